@@ -1,0 +1,106 @@
+"""`TrimmedDraftConfig`: what a trimmed draft is, without its weights.
+
+Two sizes are kept apart everywhere: `vocab_size` is always the target's padded width, which is what
+Transformers compares when it pairs two models; `draft_vocab_size` is the number of rows of the
+draft's own head. This module knows nothing about how the draft is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+# Raised when a field is added whose absence or presence changes what the weights mean.
+FORMAT_VERSION = 1
+BODIES = ("standalone",)
+
+# Facts of the body that generation and caches read from a model's top-level config.
+_FROM_BODY = frozenset(
+    {
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "sliding_window",
+        "layer_types",
+        "attention_chunk_size",
+        "num_kv_shared_layers",
+        "initializer_range",
+    }
+)
+
+
+class TrimmedDraftConfig(PreTrainedConfig):
+    """Configuration of a draft whose head holds `draft_vocab_size` of the target's tokens.
+
+    Args:
+        vocab_size: V, the target's padded width.
+        draft_vocab_size: k, the number of kept ids and of head rows.
+        body: `"standalone"`, any decoder-only causal language model of the target's tokenizer.
+        body_config: the body's own configuration (its `vocab_size` is that of its embeddings).
+        head_bias: whether the head has a bias.
+        tokenizer_hash: `tokenizer_fingerprint` of the target's tokenizer, or None if unknown.
+        vocabulary_fingerprint: fingerprint of the `DraftVocabulary` that the head was cut for.
+        vocabulary_provenance: where that vocabulary came from.
+        frozen_parameters: names of parameters that stay frozen over a save and a load.
+        format_version: version of this layout.
+
+    Raises:
+        ValueError: for sizes that do not fit each other, an unknown body, or a layout written by a
+            newer release.
+    """
+
+    model_type = "trimmed_draft"
+    sub_configs_defaults: ClassVar[dict[str, Any]] = {
+        "body_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")
+    }
+
+    vocab_size: int = 32000
+    draft_vocab_size: int | None = None
+    body: str = "standalone"
+    body_config: dict[str, Any] | PreTrainedConfig | None = None
+    head_bias: bool = False
+    tokenizer_hash: str | None = None
+    vocabulary_fingerprint: str | None = None
+    vocabulary_provenance: dict[str, Any] | None = None
+    frozen_parameters: list[str] | None = None
+    format_version: int = FORMAT_VERSION
+    tie_word_embeddings: bool = False
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.format_version > FORMAT_VERSION:
+            raise ValueError(
+                f"this draft has the layout version {self.format_version}, this release reads up to "
+                f"{FORMAT_VERSION}: upgrade with `pip install -U vtrim_hf`"
+            )
+        if self.body not in BODIES:
+            raise ValueError(
+                f"body must be one of {', '.join(BODIES)}, got {self.body!r}: "
+                "a newer release of vtrim_hf may know it (`pip install -U vtrim_hf`)"
+            )
+        if self.draft_vocab_size is None:
+            self.draft_vocab_size = self.vocab_size
+        if not 1 <= self.draft_vocab_size <= self.vocab_size:
+            raise ValueError(
+                f"draft_vocab_size must lie in [1, vocab_size={self.vocab_size}], got "
+                f"{self.draft_vocab_size}: vocab_size is the target's width, not the head's"
+            )
+        # The head holds a copy of some rows: tying it to the embeddings would replace it.
+        self.tie_word_embeddings = False
+        super().__post_init__(**kwargs)
+        self.body_config.tie_word_embeddings = False  # type: ignore[union-attr]
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for names that are not set here.
+        if name in _FROM_BODY:
+            body_config = self.__dict__.get("body_config")
+            if body_config is not None:
+                return getattr(body_config, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -1,0 +1,174 @@
+"""The standalone body: any decoder-only causal language model with its head cut to the kept ids.
+
+The body keeps its own class, so that whatever the model does around its head (scaled embeddings,
+capped or scaled logits) is done by its own code; only the head's rows are fewer. This module knows
+nothing about the target; the session reads real token ids and guesses from the draft alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig, PreTrainedModel
+
+# Named `past_key_values` in Transformers 5.23, `cache` from 5.24 on.
+_CACHE_NAMES = ("cache", "past_key_values")
+
+
+def build_body(config: Any) -> PreTrainedModel:
+    """Make a body of the class that `config.body_config` names, with a head of k rows."""
+    body_config: PreTrainedConfig = config.body_config
+    body: PreTrainedModel = AutoModelForCausalLM.from_config(
+        body_config,
+        dtype=torch.get_default_dtype(),
+        attn_implementation=body_config._attn_implementation,
+    )
+    old_head = body.get_output_embeddings()
+    new_head = nn.Linear(old_head.in_features, config.draft_vocab_size, bias=config.head_bias)
+    body.set_output_embeddings(new_head)
+    return body
+
+
+def cut_body(model: PreTrainedModel, kept_ids: torch.Tensor, layers: int | None) -> PreTrainedModel:
+    """Copy a causal language model with only the kept rows of its head (and its first layers).
+
+    The given model is left as it was and shares no storage with the copy.
+
+    Args:
+        model: a decoder-only causal language model with a plain linear head.
+        kept_ids: int64 [k], ascending.
+        layers: how many of the first layers to keep, or None for all.
+
+    Raises:
+        ValueError: if the head is quantised, missing, or has no row for a kept id, or `layers` is
+            out of range.
+    """
+    head = model.get_output_embeddings()
+    _check_head(model, head, kept_ids)
+    rows = kept_ids.to(head.weight.device)
+    new_head = nn.Linear(
+        head.in_features, rows.numel(), bias=head.bias is not None, device="meta"
+    )
+    new_head.weight = nn.Parameter(head.weight.detach()[rows].clone())
+    if head.bias is not None:
+        new_head.bias = nn.Parameter(head.bias.detach()[rows].clone())
+    # The memo puts the new head where the copy meets the old one; a tied head's weight is also the
+    # embedding's, which is copied whole.
+    body: PreTrainedModel = copy.deepcopy(model, {id(head): new_head})
+    body.config.tie_word_embeddings = False
+    if Path(body.config.name_or_path).exists():
+        # A folder of this machine is nobody else's business; a Hub id is worth keeping.
+        body.config.name_or_path = ""
+    if layers is not None:
+        _keep_first_layers(body, layers)
+    return body.eval()
+
+
+def _check_head(model: PreTrainedModel, head: Any, kept_ids: torch.Tensor) -> None:
+    name = type(model).__name__
+    quantised = getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None)
+    if quantised or (isinstance(head, nn.Module) and type(head) is not nn.Linear):
+        raise ValueError(
+            f"rows are cut from a plain linear head, but {name} is quantised or its head is a "
+            f"{type(head).__name__}: load the draft unquantised (dtype=torch.bfloat16), cut it, and "
+            "quantise the cut draft if need be"
+        )
+    if head is None:
+        raise ValueError(
+            f"{name} has no language-model head to cut: load it with AutoModelForCausalLM"
+        )
+    last = int(kept_ids[-1])
+    if last >= head.weight.shape[0]:
+        raise ValueError(
+            f"the draft's head has {head.weight.shape[0]} rows, but the vocabulary keeps id {last}: "
+            "target and draft must share one tokenizer; ids of the target's padding cannot be kept"
+        )
+
+
+def _keep_first_layers(body: PreTrainedModel, layers: int) -> None:
+    decoder = body.get_decoder()
+    stack = getattr(decoder, "layers", None)
+    if not isinstance(stack, nn.ModuleList):
+        raise ValueError(
+            f"layers={layers} needs a model whose decoder has `layers`, {type(decoder).__name__} has "
+            "not: leave layers unset"
+        )
+    if not 1 <= layers <= len(stack):
+        raise ValueError(f"layers must lie in [1, {len(stack)}], got {layers}")
+    decoder.layers = stack[:layers]
+    config = body.config.get_text_config()
+    config.num_hidden_layers = layers
+    for per_layer in ("layer_types", "mlp_layer_types"):
+        if getattr(config, per_layer, None) is not None:
+            setattr(config, per_layer, list(getattr(config, per_layer))[:layers])
+
+
+class StandaloneSession:
+    """One run of `generate`: the draft's own cache, following the target's real tokens."""
+
+    requires_model_outputs = False
+
+    def __init__(
+        self, body: PreTrainedModel, attention_mask: torch.Tensor | None, embedding_rows: int
+    ) -> None:
+        self._body = body
+        self._cache = DynamicCache(config=body.config.get_text_config(decoder=True))
+        # Sliding layers must be able to take rejected tokens back.
+        self._cache.activate_past_recording()
+        parameters = inspect.signature(body.forward).parameters
+        self._cache_name = next(name for name in _CACHE_NAMES if name in parameters)
+        self._rows = embedding_rows
+        padded = attention_mask is not None and not bool(attention_mask.all())
+        self._mask = attention_mask.to(body.device) if padded and attention_mask is not None else None
+        self._seen = torch.empty(1, 0, dtype=torch.long, device=body.device)
+
+    def catch_up(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Follow the target: drop guesses it rejected, read what is new.
+
+        Args:
+            input_ids: all real tokens so far, int64 [1, length].
+
+        Returns:
+            Logits of the next token in draft space, [1, k].
+        """
+        # At least the last real token must be read again for its logits.
+        reusable = min(self._seen.shape[1], input_ids.shape[1] - 1)
+        same = self._seen[0, :reusable] == input_ids[0, :reusable]
+        reusable = int(same.long().cumprod(0).sum())
+        if self._seen.shape[1]:
+            self._cache.crop(reusable - self._seen.shape[1])
+        self._seen = input_ids[:, :reusable]
+        return self._read(input_ids[:, reusable:])
+
+    def step(self, token: torch.Tensor) -> torch.Tensor:
+        """Read one guessed token, int64 [1, 1]; return the next token's logits, [1, k]."""
+        return self._read(token)
+
+    def _read(self, ids: torch.Tensor) -> torch.Tensor:
+        start = self._seen.shape[1]
+        self._seen = torch.cat([self._seen, ids], dim=1)
+        output = self._body(
+            input_ids=ids.clamp(max=self._rows - 1),
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._cache_name: self._cache},
+            **self._padding(start, ids.shape[1]),
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def _padding(self, start: int, length: int) -> dict[str, torch.Tensor]:
+        if self._mask is None:
+            return {}
+        total = start + length
+        if self._mask.shape[1] < total:
+            more = self._mask.new_ones(1, total - self._mask.shape[1])
+            self._mask = torch.cat([self._mask, more], dim=1)
+        mask = self._mask[:, :total]
+        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        return {"attention_mask": mask, "position_ids": positions[:, start:]}
