@@ -1,0 +1,231 @@
+"""From marked text to token ids: by offsets in general, and a short way that is proven to be the
+same.
+
+A tokenizer takes added tokens out of the text before anything else, and what lies between two of
+them is tokenised by itself. A turn that begins shortly behind such a token and ends in one can
+therefore be tokenised without the rest of the conversation, with the same result. `_Borders` holds
+the conditions; wherever one fails, the whole text is tokenised and offsets decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .chat_template import common_length
+
+Span = tuple[int, int]
+_HEADER_REACH = 96  # characters in which a turn's header must begin for the short way
+_KEPT_HEADERS = 1024
+
+
+class SpanTokenizer:
+    """Tokenises rendered texts and picks the tokens of given character ranges.
+
+    Args:
+        tokenizer: a Transformers tokenizer. Without a `tokenizers` backend there are no offsets,
+            and the ids of a range are those by which the text up to its end differs from the text
+            up to its start.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._backend: Any = tokenizer.backend_tokenizer if tokenizer.is_fast else None
+        self._borders = _Borders(tokenizer)
+        self._headers: dict[str, list[int]] = {}
+
+    def encode(self, text: str, spans: Sequence[Span]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenise a text.
+
+        Returns:
+            int64 [length] ids, and bool [length], true for tokens with a character inside a span.
+        """
+        if self._backend is None:
+            return self._encode_by_difference(text, spans)
+        with _untruncated(self._backend):
+            encoding = self._backend.encode(text, add_special_tokens=False)
+        return np.asarray(encoding.ids, dtype=np.int64), _overlapping(encoding.offsets, spans)
+
+    def said_ids(self, texts: Sequence[tuple[str, Sequence[Span]]]) -> list[np.ndarray]:
+        """Give the ids that `encode` marks, for many texts at once: one int64 array a text."""
+        if self._backend is None:
+            return [ids[mask] for ids, mask in (self.encode(*item) for item in texts)]
+        pieces: list[tuple[str, list[Span], str | None]] = []
+        owners: list[int] = []
+        for owner, (text, spans) in enumerate(texts):
+            for piece in self._pieces(text, spans):
+                pieces.append(piece)
+                owners.append(owner)
+        said: list[list[np.ndarray]] = [[] for _ in texts]
+        with _untruncated(self._backend):
+            encodings = self._backend.encode_batch_fast(
+                [piece[0] for piece in pieces], add_special_tokens=False
+            )
+            for owner, (text, spans, header), encoding in zip(
+                owners, pieces, encodings, strict=True
+            ):
+                said[owner].append(self._said(text, spans, header, encoding.ids))
+        empty = np.empty(0, dtype=np.int64)
+        return [np.concatenate(parts) if parts else empty for parts in said]
+
+    def _said(
+        self, text: str, spans: list[Span], header: str | None, ids: list[int]
+    ) -> np.ndarray:
+        if header is not None:
+            before = self._header_ids(header)
+            # If the header's own tokens come first, none of them reaches into the turn.
+            if ids[: len(before)] == before:
+                return np.asarray(ids[len(before) :], dtype=np.int64)
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        ids_of_text = np.asarray(encoding.ids, dtype=np.int64)
+        return np.compress(_overlapping(encoding.offsets, spans), ids_of_text)
+
+    def _pieces(
+        self, text: str, spans: Sequence[Span]
+    ) -> Iterator[tuple[str, list[Span], str | None]]:
+        """Cut out what must be tokenised: (text, ranges in it, the header before its one
+        range).
+        """
+        cuts = []
+        for start, end in spans:
+            cut = self._borders.last_before(text, start)
+            if cut is None or not (end == len(text) or self._borders.closes(text, end)):
+                break
+            cuts.append((cut, start, end))
+        if len(cuts) < len(spans) or any(cut < end for (_, _, end), (cut, _, _) in pairwise(cuts)):
+            yield text, list(spans), None
+            return
+        for cut, start, end in cuts:
+            yield text[cut:end], [(start - cut, end - cut)], text[cut:start]
+
+    def _header_ids(self, header: str) -> list[int]:
+        ids = self._headers.get(header)
+        if ids is None:
+            ids = self._backend.encode(header, add_special_tokens=False).ids
+            if len(self._headers) < _KEPT_HEADERS:
+                self._headers[header] = ids
+        return ids
+
+    def shared_whole_tokens(self, header: str, text: str) -> int:
+        """Count the characters of `header` that `text` begins with, as far as they are whole
+        tokens.
+        """
+        shared = common_length(header, text)
+        if shared == len(header):
+            return shared
+        if self._backend is None:
+            ends = self._borders.ends_in(header)
+        else:
+            with _untruncated(self._backend):
+                encoding = self._backend.encode(header, add_special_tokens=False)
+            ends = [end for _, end in encoding.offsets]
+        return max((end for end in ends if end <= shared), default=0)
+
+    def _encode_by_difference(
+        self, text: str, spans: Sequence[Span]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        mask = np.zeros(len(ids), dtype=bool)
+        for start, end in spans:
+            before = self._tokenizer.encode(text[:start], add_special_tokens=False)
+            through = self._tokenizer.encode(text[:end], add_special_tokens=False)
+            same = common_length(through, ids)
+            mask[common_length(before, ids) : same + (same < len(through))] = True
+        return np.asarray(ids, dtype=np.int64), mask
+
+
+class _Borders:
+    """Added tokens at which a text can be cut without changing the tokens on either side."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        decoder = tokenizer.added_tokens_decoder
+        self._all = [token.content for token in decoder.values() if token.content]
+        # Split before the normalizer runs, wherever they stand: only these part a text for good.
+        hard = [
+            token.content
+            for token in decoder.values()
+            if token.special and not token.normalized and not token.single_word and token.content
+        ]
+        # A tokenizer told to read special tokens as text splits at none of them.
+        backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
+        if backend is None or backend.encode_special_tokens:
+            hard = []
+        self._proven: dict[str, bool] = {}
+        longest_first = sorted(hard, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._hard = frozenset(hard)
+        self._lengths = sorted({len(token) for token in hard}, reverse=True)
+
+    def last_before(self, text: str, position: int) -> int | None:
+        """Find where the last such token before `position` begins, if that is near."""
+        low = max(0, position - _HEADER_REACH)
+        last = None
+        for match in self._any.finditer(text, low, position):
+            last = match
+        if last is None or not self._stands_alone(last.group()):
+            return None
+        return last.start()
+
+    def closes(self, text: str, end: int) -> bool:
+        """Tell whether such a token ends at `end`."""
+        for length in self._lengths:
+            token = text[max(0, end - length) : end]
+            if token in self._hard:
+                return self._stands_alone(token)
+        return False
+
+    def ends_in(self, text: str) -> list[int]:
+        """Where added tokens end in a text."""
+        return [m.end() for token in self._all for m in re.finditer(re.escape(token), text)]
+
+    def _stands_alone(self, token: str) -> bool:
+        """Whether no other added token could take part of this one's characters away from it."""
+        known = self._proven.get(token)
+        if known is None:
+            known = not any(
+                other != token
+                and (
+                    token in other or any(other.endswith(token[:n]) for n in range(1, len(token)))
+                )
+                for other in self._all
+            )
+            self._proven[token] = known
+        return known
+
+
+@contextmanager
+def _untruncated(backend: Any) -> Iterator[None]:
+    """Switch truncation and padding off, which an earlier call may have left on."""
+    truncation, padding = backend.truncation, backend.padding
+    if truncation is not None:
+        backend.no_truncation()
+    if padding is not None:
+        backend.no_padding()
+    try:
+        yield
+    finally:
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
+
+
+def _overlapping(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:
+    """Mark the tokens that have a character inside one of the ascending ranges: bool [length]."""
+    mask = np.zeros(len(offsets), dtype=bool)
+    if not spans or not offsets:
+        return mask
+    table = np.asarray(offsets, dtype=np.int64)
+    starts, ends = table[:, 0].copy(), table[:, 1]
+    # Post-processors may trim spaces off the offsets, all of a token's if it is nothing else.
+    blank = starts == ends
+    before = np.concatenate([[0], np.maximum.accumulate(ends)[:-1]])
+    starts[blank] = np.minimum(before[blank], starts[blank])
+    for start, end in spans:
+        mask |= (ends > start) & (starts < end)
+    return mask
