@@ -21,108 +21,35 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.generation import CandidateGenerator, StopStringCriteria
 
 from .compatibility import check_call
-from .vocabulary import rows_of
+from .draft_space import DraftSpaceProcessors, certain, choose_rows, widen
+
+__all__ = [
+    "DraftSession",
+    "DraftSpaceProcessors",
+    "TrimmedCandidateGenerator",
+    "choose_rows",
+    "install_hook",
+    "make_candidate_generator",
+    "restore_hook",
+    "widen",
+]
 
 HOOKED = "_get_candidate_generator"
 _ORIGINAL = "_vtrim_original"
 
-# These look at scores only, never at ids, so they give the same answer in draft space.
-_ID_FREE = frozenset(
-    {
-        "TemperatureLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "TopHLogitsWarper",
-        "MinPLogitsWarper",
-        "TypicalLogitsWarper",
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "InfNanRemoveLogitsProcessor",
-        "LogitNormalization",
-    }
-)
-
-
 class DraftSession(Protocol):
-    """What a body offers for one run of `generate`: logits in draft space, [1, k]."""
+    """What a body offers for one run of `generate`: logits in draft space, [1, k].
+
+    A body with `requires_model_outputs` is handed the target's outputs by Transformers, as keyword
+    arguments of `catch_up`, and names in `model_kwargs_overrides` what the target's forward needs to
+    be asked for.
+    """
 
     requires_model_outputs: bool
 
     def catch_up(self, input_ids: torch.Tensor) -> torch.Tensor: ...
 
     def step(self, token: torch.Tensor) -> torch.Tensor: ...
-
-
-class DraftSpaceProcessors:
-    """The target's logits processors, applied to draft logits.
-
-    Processors that look at scores alone and the repetition penalty run on k numbers. From the first
-    processor on that needs the target's ids, scores are spread to V, processed, and gathered again.
-
-    Args:
-        processors: the processors of the call, in order.
-        kept_ids: int64 [k] on the draft's device, or None if all V ids are kept.
-        vocab_size: V.
-    """
-
-    def __init__(
-        self, processors: LogitsProcessorList, kept_ids: torch.Tensor | None, vocab_size: int
-    ) -> None:
-        self._processors = list(processors)
-        self._kept_ids = kept_ids
-        self._vocab_size = vocab_size
-        # A processor that looks at ids can forbid every kept one.
-        self.may_forbid_all = any(type(p).__name__ not in _ID_FREE for p in self._processors)
-
-    def __bool__(self) -> bool:
-        return bool(self._processors)
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Process draft scores [batch, k] that follow `input_ids` [batch, length]."""
-        wide = self._kept_ids is None
-        for processor in self._processors:
-            kind = type(processor).__name__
-            if wide or kind in _ID_FREE:
-                scores = processor(input_ids, scores)
-            elif kind == "RepetitionPenaltyLogitsProcessor":
-                scores = self._penalise(processor, input_ids, scores)
-            else:
-                scores = processor(input_ids, widen(scores, self._kept_ids, self._vocab_size))
-                wide = True
-        if wide and self._kept_ids is not None:
-            scores = scores[:, self._kept_ids]
-        return scores
-
-    def _penalise(self, processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        rows = rows_of(ids, self._kept_ids)  # type: ignore[arg-type]
-        ignored = getattr(processor, "prompt_ignore_length", None)
-        if ignored is not None:
-            limit = torch.as_tensor(ignored, device=ids.device).reshape(-1, 1)
-            rows = rows.masked_fill(torch.arange(ids.shape[1], device=ids.device) < limit, -1)
-        said = torch.zeros(
-            scores.shape[0], scores.shape[1] + 1, dtype=torch.bool, device=scores.device
-        )
-        # Row -1 lands in the extra column, which is cut off again.
-        said.scatter_(1, rows.masked_fill(rows < 0, scores.shape[1]), True)
-        penalty = processor.penalty
-        penalised = torch.where(scores < 0, scores * penalty, scores / penalty)
-        return torch.where(said[:, :-1], penalised, scores)
-
-
-def widen(scores: torch.Tensor, kept_ids: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
-    """Spread scores of draft space [..., k] over the target's width [..., V], -inf elsewhere."""
-    if kept_ids is None:
-        return scores
-    wide = scores.new_full((*scores.shape[:-1], vocab_size), -torch.inf)
-    wide[..., kept_ids] = scores
-    return wide
-
-
-def choose_rows(scores: torch.Tensor, sample: bool) -> torch.Tensor:
-    """Choose one row of the head a batch element, int64 [batch, 1], from scores [batch, k]."""
-    if sample:
-        return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
-    return scores.argmax(dim=-1, keepdim=True)
 
 
 class TrimmedCandidateGenerator(CandidateGenerator):
@@ -132,14 +59,18 @@ class TrimmedCandidateGenerator(CandidateGenerator):
     (`num_assistant_tokens`, `num_assistant_tokens_schedule`, `assistant_confidence_threshold`) and
     never written back. `do_sample=False` there makes the draft greedy even when the target samples.
 
+    Tokens are chosen where the prompt is, for there the processors' own tensors are too; the session
+    runs where the draft is.
+
     Args:
         session: the body's side of this run.
-        kept_ids: int64 [k] on the draft's device, or None if all V ids are kept.
+        kept_ids: int64 [k], or None if all V ids are kept.
         vocab_size: V.
         draft_settings: the draft's generation config.
         settings: the target's generation config of this call.
         logits_processor: the processors of this call.
         device: the draft's device.
+        input_device: the prompt's device; the draft's own if not given.
         stop_strings: tells whether a text ends with a stop string, if the call has any.
     """
 
@@ -153,13 +84,15 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         settings: GenerationConfig,
         logits_processor: LogitsProcessorList,
         device: torch.device,
+        input_device: torch.device | None = None,
         stop_strings: StopStringCriteria | None = None,
     ) -> None:
         self._session = session
-        self._kept_ids = kept_ids
-        self._vocab_size = vocab_size
         self._device = device
-        self._processors = DraftSpaceProcessors(logits_processor, kept_ids, vocab_size)
+        self._input_device = input_device or device
+        self._kept_ids = kept_ids.to(self._input_device) if kept_ids is not None else None
+        self._vocab_size = vocab_size
+        self._processors = DraftSpaceProcessors(logits_processor, self._kept_ids, vocab_size)
         self._stop_strings = stop_strings
         self._max_length = settings.max_length
         self._sampling_target = bool(settings.do_sample)
@@ -172,9 +105,11 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         eos = settings.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos or ())
         self._length = int(draft_settings.num_assistant_tokens or 0)
+        self._proposed = 0
         self._schedule = draft_settings.num_assistant_tokens_schedule
         self._threshold = float(draft_settings.assistant_confidence_threshold or 0.0)
         self.requires_model_outputs = session.requires_model_outputs
+        self.model_kwargs_overrides = getattr(session, "model_kwargs_overrides", {})
 
     def get_candidates(
         self, input_ids: torch.Tensor, **session_inputs: Any
@@ -189,18 +124,16 @@ class TrimmedCandidateGenerator(CandidateGenerator):
             The ids with n proposals behind them, [1, length + n], and, when the target samples, the
             scores that each proposal was drawn from in the target's width, [1, n, V].
         """
-        room = self._max_length - input_ids.shape[1] - 1
-        most = min(self._length, room)
+        self._proposed = 0
+        most = min(self._length, self._max_length - input_ids.shape[1] - 1)
         if most <= 0:
             return input_ids, None
-        ids = input_ids.to(self._device)
-        logits = self._session.catch_up(ids, **session_inputs)
+        ids = input_ids.to(self._input_device)
+        logits = self._session.catch_up(input_ids.to(self._device), **session_inputs)
         drawn_from: list[torch.Tensor] = []
-        for position in range(most):
-            # What is drawn and what is reported as its law must be the same float32 numbers.
-            scores = logits.float() if self._sampling_target or self._processors else logits
-            scores = self._processors(ids, scores)
-            if self._processors.may_forbid_all and bool(torch.isneginf(scores).all()):
+        while True:
+            scores = self._scores(ids, logits)
+            if scores is None:
                 break
             row = choose_rows(scores, self._sample)
             token = row if self._kept_ids is None else self._kept_ids[row]
@@ -209,12 +142,13 @@ class TrimmedCandidateGenerator(CandidateGenerator):
                 # Left to the target, which then ends there: nothing is checked in mid-draft.
                 break
             ids = longer
+            self._proposed += 1
             if self._sampling_target:
-                drawn_from.append(scores if self._sample else _certain(scores, row))
-            if token.item() in self._eos or self._unsure(scores, row):
+                drawn_from.append(scores if self._sample else certain(scores, row))
+            # The guess itself stays: undoing a draw would change the law of what is proposed.
+            if self._proposed == most or int(token) in self._eos or self._unsure(scores, row):
                 break
-            if position + 1 < most:
-                logits = self._session.step(token)
+            logits = self._session.step(token.to(self._device))
         if not drawn_from:
             return ids, None
         return ids, widen(torch.stack(drawn_from, dim=1), self._kept_ids, self._vocab_size)
@@ -223,21 +157,22 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int
     ) -> None:
         """Follow a `heuristic` schedule within this run; other schedules leave the length alone."""
-        if self._schedule in ("heuristic", "heuristic_transient"):
-            all_accepted = num_matches == scores.shape[1] - 1
+        if self._schedule in ("heuristic", "heuristic_transient") and self._proposed:
+            all_accepted = num_matches == self._proposed
             self._length = self._length + 2 if all_accepted else max(1, self._length - 1)
 
+    def _scores(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor | None:
+        logits = logits.to(self._input_device)
+        if not (self._sampling_target or self._processors):
+            return logits
+        # What is drawn and what is reported as its law must be the same float32 numbers.
+        return self._processors(ids, logits.float())
+
     def _unsure(self, scores: torch.Tensor, row: torch.Tensor) -> bool:
-        # The guess itself stays: undoing a draw would change the law of what is proposed.
         if self._threshold <= 0:
             return False
         probability = scores.float().softmax(dim=-1).gather(1, row)
         return probability.item() < self._threshold
-
-
-def _certain(scores: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """The scores of a choice made without chance: all mass on one row."""
-    return torch.full_like(scores, -torch.inf).scatter_(1, row, 0.0)
 
 
 def make_candidate_generator(
@@ -277,6 +212,7 @@ def make_candidate_generator(
         settings=generation_config,
         logits_processor=processors,
         device=draft.device,
+        input_device=input_ids.device,
         stop_strings=stop_strings,
     )
 

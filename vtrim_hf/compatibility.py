@@ -8,17 +8,19 @@ run and give other text than the target alone. This module changes nothing and d
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 
+from .processor_state import state_complaint
 from .vocabulary import HasVocabulary, tokenizer_fingerprint
 
-# Layer kinds whose state cannot be taken back to an earlier token.
-_NO_ROLLBACK = ("linear_attention", "mamba", "hybrid", "hybrid_sliding", "recurrent", "rwkv")
+# Layer kinds whose state cannot be taken back to an earlier token, also where the model's class does
+# not say so itself (`_is_stateful`).
+_NO_ROLLBACK = frozenset({"linear_attention", "mamba", "recurrent", "rwkv"})
+_ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 # Inputs that a text-only draft cannot see.
 _OTHER_MODALITIES = ("pixel_values", "image", "video", "audio", "input_features", "input_values")
 
@@ -44,7 +46,7 @@ def check_pair(
     Raises:
         ValueError: naming what does not fit and the way out.
     """
-    target, draft = unwrap(target), unwrap(draft)
+    target, draft = _generating(target), _generating(draft)
     for role, model in (("target", target), ("draft", draft)):
         if model.config.is_encoder_decoder:
             raise ValueError(
@@ -100,9 +102,12 @@ def check_call(
         ValueError: naming the setting, its value and the way out.
     """
     check_pair(target, draft, tokenizer=tokenizer)
-    target = unwrap(target)
-    settings = copy.deepcopy(generation_config or target.generation_config)
-    inputs = {**(model_kwargs or {}), **settings.update(**generate_kwargs)}
+    target, draft = _generating(target), _generating(draft)
+    settings = generation_config or target.generation_config
+    inputs = dict(model_kwargs or {})
+    if generate_kwargs:
+        settings = copy.deepcopy(settings)
+        inputs.update(settings.update(**generate_kwargs))
     processors = [*logits_processor, *(inputs.pop("logits_processor", None) or ())]
     if input_ids is None:
         input_ids = inputs.get("input_ids")
@@ -122,13 +127,26 @@ def unwrap(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def _generating(model: Any) -> Any:
+    """Return the model that generates, behind PEFT, data-parallel, compiled or thin wrappers."""
+    while not isinstance(model, GenerationMixin):
+        inner = unwrap(model)
+        if inner is model and isinstance(model, torch.nn.Module):
+            inside = [child for child in model.children() if hasattr(child, "config")]
+            inner = inside[0] if len(inside) == 1 else model
+        if inner is model:
+            break
+        model = inner
+    return model
+
+
 def check_can_roll_back(model: Any, role: str) -> None:
     """Raise if the model keeps a state that cannot go back to an earlier token."""
     config = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ())
-    wrong = sorted(kinds & set(_NO_ROLLBACK))
-    if wrong or getattr(model, "_is_stateful", False):
-        found = ", ".join(wrong) or "a recurrent state"
+    if kinds & _NO_ROLLBACK or getattr(model, "_is_stateful", False):
+        layers = ", ".join(sorted(kinds - _ATTENDING))
+        found = f"a state in its layers ({layers})" if layers else "a recurrent state"
         raise ValueError(
             f"drafts that are rejected must be taken back, but the {role} {_name(model)} keeps "
             f"{found}, which cannot return to an earlier token: use a model whose layers all attend "
@@ -189,6 +207,11 @@ def _unsupported_settings(settings: GenerationConfig) -> str | None:
             "(its second forward pass does not see the drafted tokens): leave it unset, or generate "
             "without assistant_model"
         )
+    if settings.cache_implementation == "quantized":
+        return (
+            "cache_implementation='quantized' cannot take rejected drafts back: leave it unset, or "
+            "leave assistant_model out"
+        )
     for name in (
         "assistant_ensemble_weight",
         "prompt_lookup_num_tokens",
@@ -206,8 +229,10 @@ def _unsupported_settings(settings: GenerationConfig) -> str | None:
 
 
 def _unsupported_inputs(input_ids: torch.Tensor | None, inputs: dict[str, Any]) -> str | None:
-    if inputs.get("inputs_embeds") is not None or (input_ids is not None and not input_ids.numel()):
+    if inputs.get("inputs_embeds") is not None:
         return "a draft reads token ids, got inputs_embeds: pass input_ids instead"
+    if input_ids is not None and not input_ids.numel():
+        return "a draft needs a prompt of at least one token, got none: begin with the bos token"
     if input_ids is not None and input_ids.shape[0] > 1:
         return (
             f"a draft serves one prompt at a time, got a batch of {input_ids.shape[0]}: call "
@@ -253,50 +278,16 @@ def _too_long(
 def _stateful(
     processors: Iterable[Any], input_ids: torch.Tensor | None, target: Any
 ) -> str | None:
+    if input_ids is None:
+        return None
+    width = target.config.get_text_config().vocab_size
     for processor in processors:
-        if _keeps_state(processor, input_ids, target):
+        complaint = state_complaint(processor, input_ids, width)
+        if complaint is not None:
+            name = getattr(processor, "__name__", type(processor).__name__)
             return (
-                f"the logits processor {type(processor).__name__} changes its own state when it is "
-                "called: a draft makes Transformers call it for tokens that are taken back, so the "
-                "text would differ; use a processor that depends on its arguments only"
+                f"the logits processor {name} {complaint}: a draft makes Transformers call it for "
+                "tokens that are taken back, so the text would differ; use a processor that depends "
+                "on its arguments only, or leave assistant_model out"
             )
     return None
-
-
-def _keeps_state(processor: Any, input_ids: torch.Tensor | None, target: Any) -> bool:
-    if type(processor).__name__ == "SynthIDTextWatermarkLogitsProcessor":
-        return True
-    if type(processor).__module__.startswith("transformers.") or input_ids is None:
-        return False
-    if not hasattr(processor, "__dict__") or inspect.isfunction(processor):
-        return False
-    # Try a copy out: what it remembers of one call is what would go wrong. Models that it holds are
-    # shared, not copied; what cannot be copied (a grammar matcher, a generator) is state.
-    shared = {id(v): v for v in vars(processor).values() if isinstance(v, torch.nn.Module)}
-    try:
-        probe = copy.deepcopy(processor, dict(shared))
-        before = copy.deepcopy(vars(probe), dict(shared))
-    except (TypeError, AttributeError, RuntimeError, NotImplementedError):
-        return True
-    width = target.config.get_text_config().vocab_size
-    scores = torch.zeros(1, width, device=input_ids.device)
-    probe(input_ids, scores)
-    after = vars(probe)
-    return before.keys() != after.keys() or any(
-        not _same(before[name], after[name]) for name in before
-    )
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and bool((one == other).all())
-    if isinstance(one, list | tuple) and type(one) is type(other):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if type(one).__eq__ is object.__eq__:
-        # A copy of a plain object never equals it; look inside instead.
-        return type(one) is type(other) and _same(
-            getattr(one, "__dict__", None), getattr(other, "__dict__", None)
-        )
-    return bool(one == other)

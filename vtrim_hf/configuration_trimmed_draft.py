@@ -1,8 +1,8 @@
 """`TrimmedDraftConfig`: what a trimmed draft is, without its weights.
 
-Two sizes are kept apart everywhere: `vocab_size` is always the target's padded width, which is what
-Transformers compares when it pairs two models; `draft_vocab_size` is the number of rows of the
-draft's own head. This module knows nothing about how the draft is used.
+Two sizes are kept apart everywhere: `vocab_size` is always the target's padded width, which is
+what Transformers compares when it pairs two models; `draft_vocab_size` is the number of rows of
+the draft's own head. This module knows nothing about how the draft is used.
 """
 
 from __future__ import annotations
@@ -50,11 +50,17 @@ class TrimmedDraftConfig(PreTrainedConfig):
         format_version: version of this layout.
 
     Raises:
-        ValueError: for sizes that do not fit each other, an unknown body, or a layout written by a
-            newer release.
+        ValueError: for sizes that do not fit each other, an unknown body or a missing body_config,
+            or a layout written by a newer release.
     """
 
     model_type = "trimmed_draft"
+    # Neither is a score of a token: evaluation loops must not gather them.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "cache",
+        "past_key_values",
+        "ignored_labels",
+    ]
     sub_configs_defaults: ClassVar[dict[str, Any]] = {
         "body_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")
     }
@@ -75,18 +81,30 @@ class TrimmedDraftConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        _check_whole("format_version", self.format_version)
         if self.format_version > FORMAT_VERSION:
             raise ValueError(
-                f"this draft has the layout version {self.format_version}, this release reads up to "
-                f"{FORMAT_VERSION}: upgrade with `pip install -U vtrim_hf`"
+                f"this draft has the layout version {self.format_version}, this release reads up "
+                f"to {FORMAT_VERSION}: upgrade with `pip install -U vtrim_hf`"
             )
         if self.body not in BODIES:
             raise ValueError(
                 f"body must be one of {', '.join(BODIES)}, got {self.body!r}: "
                 "a newer release of vtrim_hf may know it (`pip install -U vtrim_hf`)"
             )
+        # There is no default body; left to itself Transformers would take a Llama of full size.
+        if not isinstance(self.body_config, PreTrainedConfig) and not (
+            isinstance(self.body_config, dict) and self.body_config.get("model_type")
+        ):
+            raise ValueError(
+                "body_config must be the configuration of the body, with its model_type, got "
+                f"{self.body_config!r}: make the draft with "
+                "TrimmedDraftForCausalLM.from_draft_model, or fetch its config.json again"
+            )
+        _check_whole("vocab_size", self.vocab_size)
         if self.draft_vocab_size is None:
             self.draft_vocab_size = self.vocab_size
+        _check_whole("draft_vocab_size", self.draft_vocab_size)
         if not 1 <= self.draft_vocab_size <= self.vocab_size:
             raise ValueError(
                 f"draft_vocab_size must lie in [1, vocab_size={self.vocab_size}], got "
@@ -94,13 +112,30 @@ class TrimmedDraftConfig(PreTrainedConfig):
             )
         # The head holds a copy of some rows: tying it to the embeddings would replace it.
         self.tie_word_embeddings = False
-        super().__post_init__(**kwargs)
-        self.body_config.tie_word_embeddings = False  # type: ignore[union-attr]
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        body_config: Any = self.body_config
+        for part in (body_config, body_config.get_text_config()):
+            part.tie_word_embeddings = False
+
+    def get_text_config(
+        self,
+        decoder: bool | None = None,  # noqa: ARG002
+        encoder: bool | None = None,  # noqa: ARG002
+    ) -> TrimmedDraftConfig:
+        """Return this config: no nested one may take over `vocab_size`."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for names that are not set here.
         if name in _FROM_BODY:
             body_config = self.__dict__.get("body_config")
-            if body_config is not None:
-                return getattr(body_config, name)
+            if isinstance(body_config, PreTrainedConfig):
+                return getattr(body_config.get_text_config(), name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(
+            f"{name} must be a whole number, got {value!r}: fetch the draft's config.json again"
+        )

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig, PreTrainedModel
 
@@ -34,7 +36,64 @@ def build_body(config: Any) -> PreTrainedModel:
     return body
 
 
-def cut_body(model: PreTrainedModel, kept_ids: torch.Tensor, layers: int | None) -> PreTrainedModel:
+def load_source(model_or_name: Any, **kwargs: Any) -> PreTrainedModel:
+    """Load the model to cut, if it is given by name, and refuse what cannot be cut.
+
+    Raises:
+        TypeError: if there are settings for loading although nothing is loaded, or what is given
+            is no Transformers model.
+        ValueError: see `check_source`.
+    """
+    source = model_or_name
+    if isinstance(model_or_name, str | Path):
+        source = AutoModelForCausalLM.from_pretrained(model_or_name, **kwargs)
+    elif kwargs:
+        raise TypeError(
+            f"{', '.join(kwargs)} is for loading a model by name, but a loaded model was given: "
+            "leave it out, or pass the name"
+        )
+    check_source(source)
+    model: PreTrainedModel = source
+    return model
+
+
+def check_source(model: Any) -> None:
+    """Raise unless `model` is a plain decoder-only model, whose head can be cut without a loss.
+
+    Raises:
+        TypeError: if it is no Transformers model.
+        ValueError: if it is an encoder-decoder, holds adapters, or was trimmed before.
+    """
+    name = type(model).__name__
+    adapted = hasattr(model, "get_base_model") or (
+        isinstance(model, nn.Module)
+        and any(type(part).__module__.partition(".")[0] == "peft" for part in model.modules())
+    )
+    if adapted:
+        raise ValueError(
+            f"{name} holds adapters, and cutting would lose them: merge them first with "
+            "model.merge_and_unload()"
+        )
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"the draft must be a Transformers model or the name of one, got {name}: load it with "
+            "AutoModelForCausalLM.from_pretrained"
+        )
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"the draft must be decoder-only, but {name} is an encoder-decoder: take a causal "
+            "language model of the target's tokenizer"
+        )
+    if hasattr(model.config, "draft_vocab_size"):
+        raise ValueError(
+            f"{name} is trimmed already, its head has rows for {model.config.draft_vocab_size} "
+            "kept ids only: cut the model that it was made from"
+        )
+
+
+def cut_body(
+    model: PreTrainedModel, kept_ids: torch.Tensor, layers: int | None
+) -> PreTrainedModel:
     """Copy a causal language model with only the kept rows of its head (and its first layers).
 
     The given model is left as it was and shares no storage with the copy.
@@ -51,9 +110,7 @@ def cut_body(model: PreTrainedModel, kept_ids: torch.Tensor, layers: int | None)
     head = model.get_output_embeddings()
     _check_head(model, head, kept_ids)
     rows = kept_ids.to(head.weight.device)
-    new_head = nn.Linear(
-        head.in_features, rows.numel(), bias=head.bias is not None, device="meta"
-    )
+    new_head = nn.Linear(head.in_features, rows.numel(), bias=head.bias is not None, device="meta")
     new_head.weight = nn.Parameter(head.weight.detach()[rows].clone())
     if head.bias is not None:
         new_head.bias = nn.Parameter(head.bias.detach()[rows].clone())
@@ -61,12 +118,20 @@ def cut_body(model: PreTrainedModel, kept_ids: torch.Tensor, layers: int | None)
     # embedding's, which is copied whole.
     body: PreTrainedModel = copy.deepcopy(model, {id(head): new_head})
     body.config.tie_word_embeddings = False
-    if Path(body.config.name_or_path).exists():
-        # A folder of this machine is nobody else's business; a Hub id is worth keeping.
-        body.config.name_or_path = ""
+    body.config.name_or_path = _public_name(body.config.name_or_path)
     if layers is not None:
         _keep_first_layers(body, layers)
-    return body.eval()
+    body.eval()
+    return body
+
+
+def _public_name(name: str | None) -> str:
+    """Keep a Hub id; a folder of this machine, even a deleted one, is nobody else's business."""
+    try:
+        validate_repo_id(name or "")
+    except HFValidationError:
+        return ""
+    return "" if name is None or Path(name).exists() else name
 
 
 def _check_head(model: PreTrainedModel, head: Any, kept_ids: torch.Tensor) -> None:
@@ -75,8 +140,8 @@ def _check_head(model: PreTrainedModel, head: Any, kept_ids: torch.Tensor) -> No
     if quantised or (isinstance(head, nn.Module) and type(head) is not nn.Linear):
         raise ValueError(
             f"rows are cut from a plain linear head, but {name} is quantised or its head is a "
-            f"{type(head).__name__}: load the draft unquantised (dtype=torch.bfloat16), cut it, and "
-            "quantise the cut draft if need be"
+            f"{type(head).__name__}: load the draft unquantised (dtype=torch.bfloat16), cut it, "
+            "and quantise the cut draft if need be"
         )
     if head is None:
         raise ValueError(
@@ -85,8 +150,9 @@ def _check_head(model: PreTrainedModel, head: Any, kept_ids: torch.Tensor) -> No
     last = int(kept_ids[-1])
     if last >= head.weight.shape[0]:
         raise ValueError(
-            f"the draft's head has {head.weight.shape[0]} rows, but the vocabulary keeps id {last}: "
-            "target and draft must share one tokenizer; ids of the target's padding cannot be kept"
+            f"the draft's head has {head.weight.shape[0]} rows, but the vocabulary keeps id "
+            f"{last}: target and draft must share one tokenizer; ids of the target's padding "
+            "cannot be kept"
         )
 
 
@@ -95,13 +161,19 @@ def _keep_first_layers(body: PreTrainedModel, layers: int) -> None:
     stack = getattr(decoder, "layers", None)
     if not isinstance(stack, nn.ModuleList):
         raise ValueError(
-            f"layers={layers} needs a model whose decoder has `layers`, {type(decoder).__name__} has "
-            "not: leave layers unset"
+            f"layers={layers} needs a model whose decoder has `layers`, {type(decoder).__name__} "
+            "has not: leave layers unset"
         )
     if not 1 <= layers <= len(stack):
         raise ValueError(f"layers must lie in [1, {len(stack)}], got {layers}")
     decoder.layers = stack[:layers]
     config = body.config.get_text_config()
+    if getattr(config, "num_kv_shared_layers", None):
+        raise ValueError(
+            f"layers={layers} cannot be cut from {type(body).__name__}, whose last "
+            f"{config.num_kv_shared_layers} layers read the caches of earlier ones: leave layers "
+            "unset"
+        )
     config.num_hidden_layers = layers
     for per_layer in ("layer_types", "mlp_layer_types"):
         if getattr(config, per_layer, None) is not None:
@@ -124,7 +196,9 @@ class StandaloneSession:
         self._cache_name = next(name for name in _CACHE_NAMES if name in parameters)
         self._rows = embedding_rows
         padded = attention_mask is not None and not bool(attention_mask.all())
-        self._mask = attention_mask.to(body.device) if padded and attention_mask is not None else None
+        self._mask = (
+            attention_mask.to(body.device) if padded and attention_mask is not None else None
+        )
         self._seen = torch.empty(1, 0, dtype=torch.long, device=body.device)
 
     def catch_up(self, input_ids: torch.Tensor) -> torch.Tensor:

@@ -5,33 +5,41 @@ travels in the config, the report and the card, so that a head and a table that 
 together are noticed. This module knows nothing about models, counting or searching.
 
 Draft space numbers the rows of the trimmed head, 0 to k - 1. Target space numbers the target's
-tokens, 0 to V - 1, V being the target's (padded) width. Row i of the head stands for token `ids[i]`.
+tokens, 0 to V - 1, V being the target's (padded) width. Row i of the head stands for `ids[i]`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
-VOCABULARY_JSON = "vocabulary.json"
-VOCABULARY_TENSORS = "vocabulary.safetensors"
+from .kept_ids import (
+    HasVocabulary,
+    first_bad_position,
+    kept_ids_fingerprint,
+    rank_ids,
+    rows_of,
+    tokenizer_fingerprint,
+    whole_ids,
+)
+from .vocabulary_files import read_vocabulary, write_atomically, write_vocabulary
 
-
-class HasVocabulary(Protocol):
-    """The one thing that is asked of a tokenizer here."""
-
-    def get_vocab(self) -> dict[str, int]: ...
+__all__ = [
+    "DraftVocabulary",
+    "HasVocabulary",
+    "first_bad_position",
+    "kept_ids_fingerprint",
+    "rank_ids",
+    "rows_of",
+    "tokenizer_fingerprint",
+    "write_atomically",
+]
 
 
 class HasCounts(Protocol):
@@ -40,92 +48,23 @@ class HasCounts(Protocol):
     def array(self) -> np.ndarray: ...
 
 
-def tokenizer_fingerprint(tokenizer: HasVocabulary) -> str:
-    """Return the sha256 (hex) of a tokenizer's token-to-id table, added tokens included.
-
-    Two tokenizers with the same fingerprint give every id the same meaning, which is all that a
-    kept-id table depends on.
-    """
-    digest = hashlib.sha256()
-    for token, index in sorted(tokenizer.get_vocab().items(), key=lambda pair: (pair[1], pair[0])):
-        digest.update(f"{index}\t{token}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def rank_ids(counts: np.ndarray, required: Iterable[int] = ()) -> np.ndarray:
-    """Order token ids by the claim they have on a place in the vocabulary.
-
-    Required ids come first (ascending), then every counted id by falling count, ties by id, so that
-    the order is the same on every machine. Ids that were never counted and are not required have no
-    rank: there is no evidence for them.
-
-    Args:
-        counts: int64 [V], how often the target said each token.
-        required: ids that must stay whatever their count.
-
-    Returns:
-        int64 array of at most V ids, the first k of which are the vocabulary of size k.
-
-    Raises:
-        ValueError: if `counts` is not one-dimensional, holds a negative number, or a required id
-            lies outside [0, V).
-    """
-    if counts.ndim != 1:
-        raise ValueError(
-            f"counts must have one number a token id, shape [V], got shape {counts.shape}: "
-            "pass TokenCounts.array()"
-        )
-    if counts.size and counts.min() < 0:
-        raise ValueError(
-            f"counts must not be negative, got {counts.min()} for id {int(counts.argmin())}"
-        )
-    first = np.unique(np.fromiter(required, dtype=np.int64))
-    if first.size and (first[0] < 0 or first[-1] >= counts.size):
-        wrong = first[(first < 0) | (first >= counts.size)][0]
-        raise ValueError(
-            f"required ids must lie in [0, {counts.size}), got {wrong}: "
-            "count with the target's own tokenizer and width (vocab_size)"
-        )
-    rest = np.flatnonzero(counts)
-    rest = rest[~np.isin(rest, first, assume_unique=True)]
-    # Stable sort on the negated counts keeps ascending ids within a tie.
-    rest = rest[np.argsort(-counts[rest], kind="stable")]
-    return np.concatenate([first, rest]).astype(np.int64)
-
-
-def first_bad_position(ids: torch.Tensor, vocab_size: int) -> tuple[int, str] | None:
-    """Find the first position at which `ids` is no valid kept-id table, and say why."""
-    if ids.numel() == 0:
-        return 0, "the table is empty"
-    out = (ids < 0) | (ids >= vocab_size)
-    not_ascending = torch.zeros_like(out)
-    not_ascending[1:] = ids[1:] <= ids[:-1]
-    bad = torch.nonzero(out | not_ascending)
-    if bad.numel() == 0:
-        return None
-    position = int(bad[0])
-    value = int(ids[position])
-    if bool(out[position]):
-        return position, f"id {value} lies outside [0, {vocab_size})"
-    before = int(ids[position - 1])
-    kind = "repeats" if value == before else "comes after the larger"
-    return position, f"id {value} {kind} id {before}"
-
-
 @dataclass(frozen=True, eq=False)
 class DraftVocabulary:
     """The tokens that a draft can say, in the order of its head's rows.
 
-    Build one with `from_ids` or `from_counts` (or let `search_vocabulary` choose it); the constructor
-    itself checks everything too.
+    Build one with `from_ids` or `from_counts` (or let `search_vocabulary` choose it).
 
     Attributes:
         ids: int64 [k], ascending and unique: row i of the head stands for token `ids[i]`.
         vocab_size: V, the target's width as in its config, padding included.
         tokenizer_hash: `tokenizer_fingerprint` of the target's tokenizer, or None if unknown.
-        ranks: int64 [k] or None: `ranks[i]` is the place of `ids[i]` in the order of need (0 first),
-            which is what `cut` goes by.
+        ranks: int64 [k] or None: `ranks[i]` is the place of `ids[i]` in the order of need (0
+            first), which is what `cut` goes by.
         provenance: JSON-able facts about where the vocabulary came from.
+
+    Raises:
+        ValueError: if the ids are not ascending, unique int64 inside [0, V), the ranks are not a
+            permutation of 0..k-1, or the provenance is not JSON.
     """
 
     ids: torch.Tensor
@@ -146,12 +85,24 @@ class DraftVocabulary:
                 "kept ids must be ascending, unique and inside the target's width "
                 f"{self.vocab_size}: at position {bad[0]} {bad[1]}"
             )
-        if self.ranks is not None and not torch.equal(
-            self.ranks.sort().values, torch.arange(len(self.ids))
+        if self.ranks is not None and (
+            self.ranks.dtype != torch.int64
+            or self.ranks.sort().values.tolist() != list(range(len(self.ids)))
         ):
             raise ValueError(
                 f"ranks must hold each of 0..{len(self.ids) - 1} once, as many as there are ids"
             )
+        try:
+            facts = json.dumps(dict(self.provenance), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"provenance must be plain JSON, but {error}: use str, int, float, list and dict"
+            ) from error
+        # Copies: what its maker does to his tensors and dicts later changes no vocabulary.
+        object.__setattr__(self, "ids", self.ids.detach().cpu().clone())
+        if self.ranks is not None:
+            object.__setattr__(self, "ranks", self.ranks.detach().cpu().clone())
+        object.__setattr__(self, "provenance", json.loads(facts))
 
     @classmethod
     def from_ids(
@@ -166,15 +117,16 @@ class DraftVocabulary:
         """Make a vocabulary of the given token ids.
 
         Args:
-            ids: token ids of the target, in any order. If the order is not ascending it is taken as
-                the order of need, most needed first, and kept as `ranks`.
+            ids: token ids of the target, in any order. If it is not ascending it is taken as the
+                order of need, most needed first, and kept as `ranks`.
             vocab_size: the target's width V (`target.config.get_text_config().vocab_size`).
             tokenizer: the target's tokenizer, to fingerprint it.
             tokenizer_hash: its fingerprint, if known already.
             provenance: JSON-able facts to travel along.
 
         Raises:
-            ValueError: for an empty list, a repeated id, or an id outside [0, V).
+            ValueError: for an empty list, a repeated id, an id outside [0, V), anything but whole
+                numbers, or a `tokenizer` that does not have the `tokenizer_hash`.
 
         Example:
             >>> vocabulary = DraftVocabulary.from_ids([7, 2, 5], vocab_size=10)
@@ -183,14 +135,18 @@ class DraftVocabulary:
             >>> vocabulary.to_draft(torch.tensor([5, 6])).tolist()
             [1, -1]
         """
-        given = torch.as_tensor(
-            ids if isinstance(ids, torch.Tensor | np.ndarray) else list(ids), dtype=torch.int64
-        ).flatten()
+        given = whole_ids(ids, "kept ids")
         ordered, order = given.sort(stable=True)
         ranks = None if torch.equal(ordered, given) else order
-        if tokenizer is not None and tokenizer_hash is None:
-            tokenizer_hash = tokenizer_fingerprint(tokenizer)
-        return cls(ordered, int(vocab_size), tokenizer_hash, ranks, dict(provenance or {}))
+        if tokenizer is not None:
+            found = tokenizer_fingerprint(tokenizer)
+            if tokenizer_hash not in (None, found):
+                raise ValueError(
+                    f"the ids belong to the tokenizer {str(tokenizer_hash)[:12]}, the one given "
+                    f"is {found[:12]}: count with the tokenizer that the target uses"
+                )
+            tokenizer_hash = found
+        return cls(ordered, int(vocab_size), tokenizer_hash, ranks, provenance or {})
 
     @classmethod
     def from_counts(
@@ -218,12 +174,12 @@ class DraftVocabulary:
                 number of ids that were counted or required.
         """
         array = counts if isinstance(counts, np.ndarray) else counts.array()
-        ranked = rank_ids(array, required)
-        needed = len(set(required)) if not isinstance(required, Iterator) else 0
+        required = set(required)
+        ranked, needed = rank_ids(array, required), len(required)
         if not max(1, needed) <= size <= ranked.size:
             raise ValueError(
-                f"a vocabulary from these counts holds between {max(1, needed)} (the required ids) "
-                f"and {ranked.size} ids (all that were counted or required), got size={size}"
+                f"a vocabulary from these counts holds from {max(1, needed)} (the required ids) "
+                f"to {ranked.size} ids (all that were counted or required), got size={size}"
             )
         return cls.from_ids(
             ranked[:size],
@@ -248,11 +204,12 @@ class DraftVocabulary:
             raise ValueError(f"size must lie in [1, {len(self)}], got {size}")
         kept = self.ranks < size
         by_need = self.ids[kept][self.ranks[kept].argsort()]
+        origin = {"size": len(self), "fingerprint": self.fingerprint}
         return DraftVocabulary.from_ids(
             by_need,
             vocab_size=self.vocab_size,
             tokenizer_hash=self.tokenizer_hash,
-            provenance={**self.provenance, "cut_from": {"size": len(self), "fingerprint": self.fingerprint}},
+            provenance={**self.provenance, "cut_from": origin},
         )
 
     def __len__(self) -> int:
@@ -298,19 +255,14 @@ class DraftVocabulary:
                 f"rows of this head lie in [0, {len(self)}), got values from {int(rows.min())} to "
                 f"{int(rows.max())}"
             )
-        return self.ids.to(rows.device)[rows]
+        return self.ids.to(rows.device)[rows.long()]
 
     def save(self, folder: str | Path) -> None:
-        """Write `vocabulary.json` (facts) and `vocabulary.safetensors` (ids, ranks) into `folder`.
+        """Write `vocabulary.json` (facts) and `vocabulary-HASH.safetensors` (ids, ranks).
 
-        Each file is written beside its place and moved there, the JSON last, so that an interrupted
-        save leaves what was there before or nothing that loads.
+        The JSON names the other file, whose name is its content's, and is replaced last and in one
+        step: whenever a save is interrupted, the folder holds the old vocabulary or the new one.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {"ids": self.ids.contiguous()}
-        if self.ranks is not None:
-            tensors["ranks"] = self.ranks.contiguous()
         facts = {
             "vocab_size": self.vocab_size,
             "size": len(self),
@@ -318,9 +270,8 @@ class DraftVocabulary:
             "tokenizer_hash": self.tokenizer_hash,
             "provenance": dict(self.provenance),
         }
-        text = json.dumps(facts, indent=2, allow_nan=False) + "\n"
-        write_atomically(folder / VOCABULARY_TENSORS, save(tensors))
-        write_atomically(folder / VOCABULARY_JSON, text.encode())
+        ranks = {} if self.ranks is None else {"ranks": self.ranks}
+        write_vocabulary(folder, facts, {"ids": self.ids, **ranks})
 
     @classmethod
     def load(cls, folder: str | Path) -> DraftVocabulary:
@@ -330,54 +281,20 @@ class DraftVocabulary:
             FileNotFoundError: if one of the two files is missing.
             ValueError: if they do not fit each other or hold no valid vocabulary.
         """
-        folder = Path(folder)
-        for name in (VOCABULARY_JSON, VOCABULARY_TENSORS):
-            if not (folder / name).is_file():
-                raise FileNotFoundError(
-                    f"{folder} holds no vocabulary: {name} is missing; "
-                    "write one with DraftVocabulary.save or `vtrim search`"
-                )
+        facts, tensors = read_vocabulary(folder)
         try:
-            facts = json.loads((folder / VOCABULARY_JSON).read_text("utf-8"))
-            tensors = load_file(folder / VOCABULARY_TENSORS)
-            ids, ranks = tensors["ids"], tensors.get("ranks")
-            vocab_size, fingerprint = int(facts["vocab_size"]), facts["fingerprint"]
-            tokenizer_hash, provenance = facts["tokenizer_hash"], facts.get("provenance") or {}
-        except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-            raise ValueError(f"the vocabulary in {folder} cannot be read: {error}") from error
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"the vocabulary in {folder} lacks the field {error}") from error
-        vocabulary = cls(ids, vocab_size, tokenizer_hash, ranks, provenance)
-        if vocabulary.fingerprint != fingerprint:
+            vocabulary = cls(
+                tensors["ids"],
+                facts["vocab_size"],
+                facts["tokenizer_hash"],
+                tensors.get("ranks"),
+                facts["provenance"],
+            )
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{folder} holds no valid vocabulary: {error}") from error
+        if vocabulary.fingerprint != facts["fingerprint"]:
             raise ValueError(
-                f"the ids in {folder / VOCABULARY_TENSORS} have the fingerprint "
-                f"{vocabulary.fingerprint[:12]}, but {VOCABULARY_JSON} names {str(fingerprint)[:12]}: "
-                "the two files are of different vocabularies; save it again"
+                f"the ids in {folder} have the fingerprint {vocabulary.fingerprint[:12]}, its "
+                f"JSON names {facts['fingerprint'][:12]}: one was changed; save it again"
             )
         return vocabulary
-
-
-def kept_ids_fingerprint(ids: torch.Tensor, vocab_size: int, tokenizer_hash: str | None) -> str:
-    """Return the sha256 (hex) of a kept-id table, the width it belongs to and the tokenizer."""
-    digest = hashlib.sha256(f"{vocab_size}\n{tokenizer_hash or ''}\n".encode())
-    digest.update(ids.cpu().numpy().astype("<i8").tobytes())
-    return digest.hexdigest()
-
-
-def rows_of(ids: torch.Tensor, kept_ids: torch.Tensor) -> torch.Tensor:
-    """Find each id's row in an ascending table of kept ids; -1 where it is not kept."""
-    rows = torch.searchsorted(kept_ids, ids.contiguous()).clamp_(max=kept_ids.numel() - 1)
-    return torch.where(kept_ids[rows] == ids, rows, -1)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old one or the whole new one, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,0 +1,218 @@
+"""A saved draft brings its code along: it loads and drafts where the package is not installed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import vtrim_hf
+from tiny_models import make_prompt, make_tiny, perturbed
+from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
+
+KEPT = [i for i in range(300) if i % 4]
+
+# Whatever the environment has installed or lies beside it, `import vtrim_hf` fails.
+_BLOCKER = """
+import importlib.abc, sys
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vtrim_hf":
+            raise ModuleNotFoundError("blocked: " + name)
+sys.meta_path.insert(0, Blocker())
+try:
+    import vtrim_hf
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("the package must not be importable here")
+"""
+
+_USE = """
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+from transformers.generation import GenerationMixin
+
+folder, target_folder, facts = sys.argv[1:4]
+expected = load_file(facts)
+draft = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+assert type(draft).__module__.startswith("transformers_modules."), type(draft).__module__
+assert not any(name.partition(".")[0] == "vtrim_hf" for name in sys.modules)
+assert torch.equal(draft.kept_ids, expected["kept_ids"])
+assert torch.equal(draft(expected["ids"]).logits, expected["logits"])
+assert draft.generation_config.num_assistant_tokens == 4
+
+# A second load of the same code must not wrap the hook again.
+AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+hooked = GenerationMixin._get_candidate_generator
+assert not hasattr(hooked._vtrim_original, "_vtrim_original")
+
+target = AutoModelForCausalLM.from_pretrained(target_folder)
+passes = []
+target.register_forward_hook(lambda *args: passes.append(1))
+settings = dict(max_new_tokens=40, do_sample=False)
+plain = target.generate(expected["ids"], **settings)
+without = len(passes)
+passes.clear()
+drafted = target.generate(expected["ids"], assistant_model=draft, **settings)
+assert torch.equal(plain, drafted), (plain, drafted)
+assert torch.equal(plain, expected["text"])
+assert len(passes) < 0.8 * without, (len(passes), without)
+print("target passes", len(passes), "of", without)
+
+# What was loaded as shipped code can be saved and shipped again.
+draft.save_pretrained(sys.argv[4])
+again = AutoModelForCausalLM.from_pretrained(sys.argv[4], trust_remote_code=True)
+assert torch.equal(again(expected["ids"]).logits, expected["logits"])
+"""
+
+
+def run(code: str, *arguments: object, cwd: Path) -> str:
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONPATH"}
+    environment |= {"HF_MODULES_CACHE": str(cwd / "modules"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        check=False,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory) -> Path:
+    """A folder with a saved pair and what they say in this process."""
+    root = tmp_path_factory.mktemp("shipped")
+    target = make_tiny("llama")
+    vocabulary = DraftVocabulary.from_ids(KEPT, vocab_size=300)
+    draft = TrimmedDraftForCausalLM.from_draft_model(perturbed(target, 0.02), vocabulary)
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    draft.save_pretrained(root / "draft")
+    target.save_pretrained(root / "target")
+    ids = make_prompt(8)
+    with torch.no_grad():
+        facts = {
+            "ids": ids,
+            "logits": draft(ids).logits,
+            "kept_ids": draft.kept_ids,
+            "text": target.generate(ids, max_new_tokens=40, do_sample=False),
+        }
+    save_file(facts, root / "facts.safetensors")
+    return root
+
+
+def test_without_the_package_the_shipped_code_says_the_same_and_drafts(shipped, tmp_path):
+    places = (shipped / "draft", shipped / "target", shipped / "facts.safetensors")
+    assert "target passes" in run(_BLOCKER + _USE, *places, tmp_path / "again", cwd=tmp_path)
+    names = {place.name for place in (shipped / "draft").glob("*.py")}
+    assert {place.name for place in (tmp_path / "again").glob("*.py")} == names
+
+
+def test_without_the_package_nothing_runs_unasked(shipped, tmp_path):
+    code = _BLOCKER + (
+        "from transformers import AutoModelForCausalLM\n"
+        "try: AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+        "except ValueError as error: print('refused', 'trust_remote_code' in str(error))\n"
+    )
+    assert "refused True" in run(code, shipped / "draft", cwd=tmp_path)
+
+
+_WITH_PACKAGE = """
+import builtins, sys
+def ask(*args): raise SystemExit("asked about remote code")
+builtins.input = ask
+sys.path.insert(0, sys.argv[2])
+import vtrim_hf
+from transformers import AutoConfig, AutoModelForCausalLM
+assert type(AutoConfig.from_pretrained(sys.argv[1])) is vtrim_hf.TrimmedDraftConfig
+draft = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+assert type(draft) is vtrim_hf.TrimmedDraftForCausalLM
+assert not any(name.startswith("transformers_modules") for name in sys.modules)
+"""
+
+
+def test_with_the_package_its_own_classes_load_without_a_question(shipped, tmp_path):
+    run(_WITH_PACKAGE, shipped / "draft", Path(vtrim_hf.__file__).parents[1], cwd=tmp_path)
+
+
+_BOTH = """
+import sys
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+import torch
+facts = load_file(sys.argv[3])
+remote = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+assert type(remote).__module__.startswith("transformers_modules.")
+sys.path.insert(0, sys.argv[4])
+import vtrim_hf
+ours = vtrim_hf.TrimmedDraftForCausalLM.from_pretrained(sys.argv[1])
+assert type(ours) is not type(remote)
+target = AutoModelForCausalLM.from_pretrained(sys.argv[2])
+passes = []
+target.register_forward_hook(lambda *args: passes.append(1))
+counts = []
+for draft in (remote, ours):
+    passes.clear()
+    said = target.generate(
+        facts["ids"], assistant_model=draft, max_new_tokens=40, do_sample=False
+    )
+    assert torch.equal(said, facts["text"])
+    counts.append(len(passes))
+assert counts[0] == counts[1] < 32, counts
+vtrim_hf.check_pair(target, remote)
+"""
+
+
+def test_shipped_and_installed_drafts_work_side_by_side(shipped, tmp_path):
+    places = (shipped / "draft", shipped / "target", shipped / "facts.safetensors")
+    run(_BOTH, *places, Path(vtrim_hf.__file__).parents[1], cwd=tmp_path)
+
+
+def imported_modules(place: Path) -> set[tuple[int, str]]:
+    found = set()
+    for node in ast.walk(ast.parse(place.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found.add((node.level, node.module or ""))
+        elif isinstance(node, ast.Import):
+            found |= {(0, name.name) for name in node.names}
+    return found
+
+
+def test_shipped_files_import_each_other_and_what_everyone_has(shipped):
+    places = {place.stem: place for place in (shipped / "draft").glob("*.py")}
+    assert {"modeling_trimmed_draft", "configuration_trimmed_draft", "vocabulary"} <= set(places)
+    needed = {"modeling_trimmed_draft"}
+    for name, place in places.items():
+        for level, module in imported_modules(place):
+            if level:
+                assert level == 1, f"{name} imports from above its folder"
+                assert module in places, f"{name} needs {module}, which is not shipped"
+                needed.add(module)
+            else:
+                root = module.partition(".")[0]
+                everyone = {"torch", "numpy", "safetensors", "transformers", "huggingface_hub"}
+                assert root in sys.stdlib_module_names | everyone, f"{name} needs {root}"
+        source = Path(vtrim_hf.__file__).parent / place.name
+        assert place.read_bytes() == source.read_bytes()
+    assert set(places) == needed, "nothing is shipped that is not used"
+
+
+def test_the_config_names_the_shipped_classes(shipped):
+    facts = json.loads((shipped / "draft" / "config.json").read_text())
+    assert facts["auto_map"] == {
+        "AutoConfig": "configuration_trimmed_draft.TrimmedDraftConfig",
+        "AutoModelForCausalLM": "modeling_trimmed_draft.TrimmedDraftForCausalLM",
+    }
+    assert facts["architectures"] == ["TrimmedDraftForCausalLM"]

@@ -1,0 +1,47 @@
+"""The `vtrim` command: one subcommand a step, each a thin layer over the library.
+
+Exit codes: 0 done, 1 a goal that the user set was not reached, 2 misuse. A user's mistake is
+answered in one sentence; `--debug` shows where it arose. Results go to standard output, progress and
+remarks to standard error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .cli_counting import count, search
+from .cli_drafting import measure, trim
+from .cli_shared import out
+
+app = typer.Typer(
+    name="vtrim",
+    help="Draft models with the vocabulary that a domain really uses.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for command in (count, search, trim, measure):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from . import __version__
+
+        out.print(__version__)
+        raise typer.Exit(0)
+
+
+def main() -> None:
+    """Run the command; the entry point of the package."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

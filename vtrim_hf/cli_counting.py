@@ -1,0 +1,273 @@
+"""`vtrim count` and `vtrim search`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .cli_shared import (
+    MODEL_NAME,
+    AsJson,
+    Debug,
+    Quiet,
+    Target,
+    answers_mistakes,
+    name_and_value,
+    remarks,
+    show,
+    target_width,
+    write_plot,
+)
+
+
+class Method(StrEnum):
+    """How the search finds the size."""
+
+    exact = "exact"
+    tpe = "tpe"
+
+
+class Body(StrEnum):
+    """Which draft's latency the search weighs."""
+
+    eagle3 = "eagle3"
+    standalone = "standalone"
+
+
+class Cost(StrEnum):
+    """What the latency of a draft step is counted in."""
+
+    flops = "flops"
+    bytes = "bytes"
+    measured = "measured"
+
+
+@answers_mistakes
+def count(
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(help="JSON lines, Parquet, folders or Hub ids of chat data."),
+    ] = None,
+    target: Target = "smollm2",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
+        "counts.safetensors"
+    ),
+    domain: Annotated[
+        list[str] | None, typer.Option(help="Count NAME=DATA as a domain of its own; repeatable.")
+    ] = None,
+    from_target: Annotated[
+        bool, typer.Option("--from-target", help="Let the target answer; count its own words.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="Prompts to answer at most (with --from-target).")
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Longest answer in tokens (with --from-target).")
+    ] = 256,
+    batch_size: Annotated[
+        int, typer.Option(help="Prompts answered at once (with --from-target).")
+    ] = 16,
+    split: Annotated[
+        str | None, typer.Option(help="Split of a data set that has several.")
+    ] = None,
+    text_column: Annotated[str | None, typer.Option(help="Count this column's text.")] = None,
+    heldout: Annotated[float, typer.Option(help="Share of conversations kept apart.")] = 0.2,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed row.")] = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Count the tokens that the target must say in chat data.
+
+    Example: `vtrim count train.jsonl --target smollm2 -o counts.safetensors`
+
+    Domains: `vtrim count --domain sql=sql.jsonl --domain math=math.jsonl --target smollm2`
+
+    The target's own words: `vtrim count train.jsonl --target smollm2 --from-target --limit 500`
+    """
+    from .embedded_models import load_model, load_tokenizer, resolve_model
+    from .target_answers import answer_with_target
+    from .token_counts import TokenCounts
+
+    sources = _sources(data, domain)
+    tokenizer = load_tokenizer(target)
+    model = load_model(target, dtype="auto") if from_target else None
+    parts = []
+    for name, source in sources:
+        counted: Any = source
+        if model is not None:
+            # The answers stay beside the counts: they are what a draft is trained on, too.
+            counted = output.with_name(f"{output.stem}.{name}.answers.jsonl")
+            answer_with_target(
+                model,
+                tokenizer,
+                source,
+                counted,
+                limit=limit,
+                max_new_tokens=max_new_tokens,
+                batch_size=batch_size,
+                progress=not quiet,
+            )
+        parts.append(
+            TokenCounts.from_dataset(
+                {name: counted},
+                tokenizer,
+                vocab_size=target_width(resolve_model(target)),
+                heldout=heldout,
+                split=split,
+                text_column=text_column,
+                strict=strict,
+                progress=not quiet,
+            )
+        )
+    counts = TokenCounts.merge(*parts)
+    counts.save(output)
+    for skipped in counts.skipped:
+        remarks.print(f"skipped {skipped}", style="yellow", markup=False)
+    rows = [
+        {
+            "domain": name,
+            "shapes": counts.shapes[name],
+            "conversations": counts.conversations("all", name),
+            "search_tokens": counts.total("search", name),
+            "heldout_tokens": counts.total("heldout", name),
+            "distinct_ids": int((counts.array("all", name) > 0).sum()),
+        }
+        for name in counts.domains
+    ]
+    facts = {"output": str(output), "fingerprint": counts.fingerprint, "domains": rows}
+    show({**facts, "skipped_rows": counts.skipped.number}, rows, json_)
+
+
+@answers_mistakes
+def search(
+    counts_file: Annotated[Path, typer.Argument(help="What `vtrim count` wrote.")],
+    target: Target = "smollm2",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
+        "search"
+    ),
+    body: Annotated[Body, typer.Option(help="Which draft's latency is weighed.")] = Body.eagle3,
+    draft: Annotated[str | None, typer.Option(help=f"The standalone draft: {MODEL_NAME}.")] = None,
+    layers: Annotated[int | None, typer.Option(help="First layers of the draft only.")] = None,
+    cost: Annotated[Cost, typer.Option(help="What latency is counted in.")] = Cost.flops,
+    alpha: Annotated[float, typer.Option(help="Weight of coverage against latency.")] = 0.5,
+    min_coverage: Annotated[float, typer.Option(help="Least coverage of all tokens.")] = 0.0,
+    floor: Annotated[
+        list[str] | None, typer.Option(help="Least coverage of a domain, NAME=SHARE; repeatable.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Text whose tokens must stay; repeatable.")
+    ] = None,
+    k_min: Annotated[int, typer.Option(help="Smallest vocabulary.")] = 50,
+    k_max: Annotated[int | None, typer.Option(help="Largest vocabulary.")] = None,
+    method: Annotated[Method, typer.Option(help="How the size is found.")] = Method.exact,
+    trials: Annotated[int, typer.Option(help="Trials of the TPE method.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the TPE method.")] = 42,
+    storage: Annotated[
+        str | None, typer.Option(help="Optuna storage URL, to go on with a study.")
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's settings: TPE, nothing required.")
+    ] = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Choose the vocabulary: most coverage for least latency.
+
+    Example: `vtrim search counts.safetensors --target smollm2 --min-coverage 0.97 -o search`
+
+    For a cut draft: `vtrim search counts.safetensors --target ID --body standalone --draft ID`
+    """
+    from transformers import GenerationConfig
+
+    from .embedded_models import load_tokenizer, resolve_model
+    from .required_tokens import required_token_ids
+    from .search import search_vocabulary
+    from .token_counts import TokenCounts
+
+    counts = TokenCounts.load(counts_file)
+    latency = _latency(body, cost, target, draft, layers)
+    required: Any = ()
+    if not paper:
+        settings = GenerationConfig.from_pretrained(resolve_model(target))
+        required = required_token_ids(load_tokenizer(target), settings, extra=keep or ())
+    settings_of_search: dict[str, Any] = (
+        {"preset": "paper"}
+        if paper
+        else {"alpha": alpha, "k_min": k_min, "k_max": k_max, "method": str(method)}
+        | {"trials": trials, "seed": seed}
+    )
+    result = search_vocabulary(
+        counts,
+        latency,
+        required=required,
+        min_coverage=min_coverage,
+        domain_floors=_floors(floor),
+        storage=storage,
+        progress=not quiet,
+        **settings_of_search,
+    )
+    output.mkdir(parents=True, exist_ok=True)
+    result.save(output / "search.json")
+    result.vocabulary.save(output)
+    write_plot(result, output / "search.png")
+    facts = {
+        "output": str(output),
+        "k": result.k,
+        "share_of_vocabulary": result.k / result.vocabulary.vocab_size,
+        "coverage": result.coverage,
+        "heldout_coverage": result.heldout_coverage,
+        "heldout_interval": list(result.heldout_interval or ()),
+        "reduction": result.reduction,
+        "utility": result.utility,
+        "gap_to_exact": result.gap_to_exact,
+        "fingerprint": result.vocabulary.fingerprint,
+    }
+    show(facts, [{"": name, "value": value} for name, value in facts.items()], json_)
+
+
+def _sources(data: list[str] | None, domain: list[str] | None) -> list[tuple[str, str]]:
+    sources = [("default", path) for path in data or ()]
+    sources += [name_and_value(text, "--domain", "NAME=DATA") for text in domain or ()]
+    if not sources:
+        raise ValueError("no data given: name files, folders or Hub ids, or --domain NAME=DATA")
+    return sources
+
+
+def _floors(floor: list[str] | None) -> dict[str, float] | None:
+    if not floor:
+        return None
+    floors = {}
+    for text in floor:
+        name, share = name_and_value(text, "--floor", "NAME=SHARE")
+        try:
+            floors[name] = float(share)
+        except ValueError:
+            raise ValueError(f"--floor takes a share from 0 to 1, got {text!r}") from None
+    return floors
+
+
+def _latency(body: Body, cost: Cost, target: str, draft: str | None, layers: int | None) -> Any:
+    """Make the cost model: of the EAGLE-3 body for a target, or of a draft that is to be cut."""
+    from transformers import AutoConfig
+
+    from .embedded_models import load_model, resolve_model
+    from .latency import LatencyModel
+
+    width = target_width(resolve_model(target))
+    if cost is Cost.measured or body is Body.standalone:
+        if draft is None:
+            raise ValueError(
+                "--body standalone and --cost measured need the draft that is to be cut: --draft"
+            )
+        if cost is Cost.measured:
+            return LatencyModel.measured(load_model(draft, dtype="auto"))
+        config = AutoConfig.from_pretrained(resolve_model(draft))
+        return LatencyModel.standalone(
+            config, kind=str(cost), vocab_size=width, num_hidden_layers=layers
+        )
+    return LatencyModel.eagle3(AutoConfig.from_pretrained(resolve_model(target)), kind=str(cost))

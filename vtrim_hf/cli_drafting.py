@@ -1,0 +1,143 @@
+"""`vtrim trim` and `vtrim measure`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .cli_shared import (
+    MODEL_NAME,
+    AsJson,
+    Debug,
+    Dtype,
+    Quiet,
+    Target,
+    answers_mistakes,
+    name_and_value,
+    out,
+    remarks,
+    show,
+    target_width,
+    write_plot,
+)
+
+
+@answers_mistakes
+def trim(
+    draft: Annotated[str, typer.Argument(help=f"The small model to cut: {MODEL_NAME}.")],
+    vocabulary: Annotated[Path, typer.Argument(help="Folder that `vtrim search` wrote.")],
+    target: Target = "smollm2",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
+        "draft"
+    ),
+    layers: Annotated[int | None, typer.Option(help="Keep the first layers only.")] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of the draft's weights.")] = Dtype.bfloat16,
+    draft_length: Annotated[
+        int | None, typer.Option(help="Tokens drafted a round (stored with the draft).")
+    ] = None,
+    json_: AsJson = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Cut the head of a small model to a vocabulary; nothing is trained.
+
+    Example: `vtrim trim Qwen/Qwen2.5-0.5B-Instruct search --target Qwen/Qwen2.5-7B-Instruct -o draft`
+    """
+    from transformers import AutoConfig
+
+    from . import DraftVocabulary, TrimmedDraftForCausalLM
+    from .embedded_models import load_model, load_tokenizer, resolve_model
+    from .vocabulary import tokenizer_fingerprint
+
+    kept = DraftVocabulary.load(vocabulary)
+    width = AutoConfig.from_pretrained(resolve_model(target)).get_text_config().vocab_size
+    if kept.vocab_size != width:
+        raise ValueError(
+            f"the vocabulary in {vocabulary} is for a target of width {kept.vocab_size}, {target} "
+            f"has {width}: count and search again with --target {target}"
+        )
+    tokenizer = load_tokenizer(target)
+    for role, name in (("target", target), ("draft", draft)):
+        found = tokenizer_fingerprint(load_tokenizer(name))
+        if kept.tokenizer_hash not in (None, found):
+            raise ValueError(
+                f"the vocabulary is of the tokenizer {str(kept.tokenizer_hash)[:12]}, the {role} "
+                f"{name} has {found[:12]}: target, draft and counts must share one tokenizer"
+            )
+    small = load_model(draft, dtype=str(dtype))
+    made = TrimmedDraftForCausalLM.from_draft_model(small, kept, layers=layers)
+    if draft_length is not None:
+        made.generation_config.num_assistant_tokens = draft_length
+    made.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    facts = {
+        "output": str(output),
+        "k": made.config.draft_vocab_size,
+        "vocab_size": made.config.vocab_size,
+        "parameters": made.num_parameters(),
+        "fingerprint": kept.fingerprint,
+    }
+    show(facts, [{"": name, "value": value} for name, value in facts.items()], json_)
+
+
+@answers_mistakes
+def measure(
+    target: Annotated[str, typer.Argument(help=f"The target: {MODEL_NAME}.")],
+    draft: Annotated[str, typer.Argument(help="Folder or Hub id of the draft.")],
+    prompts: Annotated[str, typer.Argument(help="Chat data; its last user turns are prompts.")],
+    compare: Annotated[
+        list[str] | None, typer.Option(help="Another draft, NAME=FOLDER; repeatable.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for report and plot.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Number of prompts.")] = 20,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens generated a prompt.")] = 128,
+    draft_length: Annotated[
+        int | None, typer.Option(help="Tokens drafted a round; each draft's own if not given.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of the target beside a draft.")] = Dtype.float32,
+    min_speedup: Annotated[
+        float | None, typer.Option(help="Exit with 1 if the median speed-up is lower.")
+    ] = None,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Measure what a draft gains on this machine, against the target alone and other drafts.
+
+    Example: `vtrim measure smollm2 draft test.jsonl --limit 20 -o report`
+    """
+    from .embedded_models import load_model, load_tokenizer
+    from .measuring import measure_decoding
+    from .target_answers import prompts_of
+
+    tokenizer = load_tokenizer(target)
+    others = dict(name_and_value(text, "--compare", "NAME=FOLDER") for text in compare or ())
+    number_format = str(dtype)
+    report = measure_decoding(
+        load_model(target, dtype=number_format),
+        load_model(draft, dtype=number_format),
+        prompts_of(prompts, limit=limit),
+        tokenizer=tokenizer,
+        compare={name: load_model(path, dtype=number_format) for name, path in others.items()},
+        max_new_tokens=max_new_tokens,
+        num_assistant_tokens=draft_length,
+        progress=not quiet,
+    )
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        report.save(output / "decode_report.json")
+        write_plot(report, output / "decode_report.png")
+    if json_:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        out.print(report.table(), markup=False)
+    if min_speedup is not None and report.speedup < min_speedup:
+        remarks.print(
+            f"goal missed: speed-up {report.speedup:.3f}, asked for at least {min_speedup}",
+            style="red",
+        )
+        raise typer.Exit(1)

@@ -1,0 +1,95 @@
+"""What the `vtrim` subcommands share: options, answers to mistakes, output."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+MODEL_NAME = "a Hub id, a folder, or `smollm2` (embedded)"
+
+out = Console(highlight=False)
+remarks = Console(stderr=True, highlight=False)
+
+Target = Annotated[str, typer.Option(help=f"The target: {MODEL_NAME}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+
+
+class Dtype(StrEnum):
+    """Number format of the weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def answers_mistakes(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn a user's mistake into one sentence and exit code 2, and Ctrl-C into 130."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            remarks.print("interrupted; nothing half-written was left behind", style="yellow")
+            raise typer.Exit(130) from None
+        except (ValueError, TypeError, OSError, ImportError) as error:
+            if kwargs.get("debug"):
+                traceback.print_exc()
+            remarks.print(f"vtrim: {error}", style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(2) from None
+
+    return run
+
+
+def name_and_value(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise ValueError(f"{option} takes {form}, got {text!r}")
+    return name, value
+
+
+def target_width(target: str) -> int:
+    from transformers import AutoConfig
+
+    width: int = AutoConfig.from_pretrained(target).get_text_config().vocab_size
+    return width
+
+
+def write_plot(result: Any, path: Path) -> None:
+    try:
+        result.plot(path)
+    except ImportError as error:
+        remarks.print(f"no plot: {error}", style="yellow", markup=False)
+
+
+def show(facts: dict[str, Any], rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(as_text(value) for value in row.values()))
+    out.print(table)
+    out.print(f"wrote {facts['output']}", markup=False)
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, dict):
+        return ", ".join(value)
+    if isinstance(value, list):
+        return " to ".join(as_text(item) for item in value)
+    return str(value)
