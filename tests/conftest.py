@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 # huggingface_hub and datasets read these once, when they are imported: set before what follows.
 _scratch = tempfile.mkdtemp(prefix="vtrim-hf-tests-")
@@ -35,20 +35,18 @@ if "OMP_NUM_THREADS" not in os.environ:
 
 
 @pytest.fixture(scope="session")
-def _tiny_targets() -> dict[str, PreTrainedModel]:
+def _tiny_targets() -> dict[str, Any]:
     return {kind: make_tiny(kind) for kind in KINDS}
 
 
 @pytest.fixture(params=KINDS)
-def tiny_target(
-    request: pytest.FixtureRequest, _tiny_targets: dict[str, PreTrainedModel]
-) -> PreTrainedModel:
+def tiny_target(request: pytest.FixtureRequest, _tiny_targets: dict[str, Any]) -> Any:
     """Each of the tiny targets in turn, as a copy that the test may change."""
     return copy.deepcopy(_tiny_targets[request.param])
 
 
 @pytest.fixture
-def tiny_llama(_tiny_targets: dict[str, PreTrainedModel]) -> PreTrainedModel:
+def tiny_llama(_tiny_targets: dict[str, Any]) -> Any:
     """The tiny Llama alone, for tests to which the architecture does not matter."""
     return copy.deepcopy(_tiny_targets["llama"])
 
@@ -83,7 +81,7 @@ def smollm2_tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> PreTrainedModel:
+def smollm2() -> Any:
     """SmolLM2-135M-Instruct in float32: half a gigabyte, so it is shared: leave it as it is."""
     _skip_without_smollm2()
     from vtrim_hf.embedded_models import load_model

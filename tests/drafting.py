@@ -1,7 +1,7 @@
 """What the tests of assisted generation share: drafts, and runs of `generate` that are watched.
 
-Greedy text is right whatever a draft proposes, so equal ids prove nothing about the draft. Every run
-is watched instead: what was proposed, how much of it was taken, how often the target ran.
+Greedy text is right whatever a draft proposes, so equal ids prove nothing about the draft. Every
+run is watched instead: what was proposed, how much of it was taken, how often the target ran.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from vtrim_hf.modeling_trimmed_draft import TrimmedDraftForCausalLM
 from vtrim_hf.vocabulary import DraftVocabulary
+
 
 def make_draft(
     model: PreTrainedModel,
@@ -92,7 +93,9 @@ class Run:
         return {token for proposal in self.proposals for token in proposal}
 
 
-def watch(target: Any, draft: Any, prompt: torch.Tensor, *, base: Any = None, **settings: Any) -> Run:
+def watch(
+    target: Any, draft: Any, prompt: torch.Tensor, *, base: Any = None, **settings: Any
+) -> Run:
     """Run `target.generate(prompt, assistant_model=draft)` and watch it.
 
     Args:
@@ -120,7 +123,7 @@ def watch(target: Any, draft: Any, prompt: torch.Tensor, *, base: Any = None, **
         return generator
 
     def count(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        ids = kwargs.get("input_ids", args[0] if args else None)
+        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         run.widths.append(ids.shape[1])
 
     handle = (base or target).register_forward_pre_hook(count, with_kwargs=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .chat_template import ChatTemplate, Spans
+from .chat_template import ChatTemplate
+from .template_runner import Spans
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Drafting inside `target.generate(assistant_model=draft)`, and the one hook into Transformers.
 
 The hook wraps `GenerationMixin._get_candidate_generator`: a model that carries
-`make_candidate_generator` gets its own generator, everything else goes the usual way untouched. The
-marker is an attribute, not a class, so that drafts of the installed package and drafts that brought
-this code along from a repository work side by side.
+`make_candidate_generator` gets its own generator, everything else goes the usual way untouched.
+The marker is an attribute, not a class, so that drafts of the installed package and drafts that
+brought this code along from a repository work side by side.
 
 The loop stays in draft space: hidden state, k logits, choice, kept id, next step. A tensor of the
 target's width is made once a round when sampling, never when greedy, unless the user asked for a
@@ -37,12 +37,13 @@ __all__ = [
 HOOKED = "_get_candidate_generator"
 _ORIGINAL = "_vtrim_original"
 
+
 class DraftSession(Protocol):
     """What a body offers for one run of `generate`: logits in draft space, [1, k].
 
     A body with `requires_model_outputs` is handed the target's outputs by Transformers, as keyword
-    arguments of `catch_up`, and names in `model_kwargs_overrides` what the target's forward needs to
-    be asked for.
+    arguments of `catch_up`, and names in `model_kwargs_overrides` what the target's forward needs
+    to be asked for.
     """
 
     requires_model_outputs: bool
@@ -57,10 +58,11 @@ class TrimmedCandidateGenerator(CandidateGenerator):
 
     Draft length, schedule and threshold are read from the draft's own `generation_config`
     (`num_assistant_tokens`, `num_assistant_tokens_schedule`, `assistant_confidence_threshold`) and
-    never written back. `do_sample=False` there makes the draft greedy even when the target samples.
+    never written back. `do_sample=False` there makes the draft greedy even when the target
+    samples.
 
-    Tokens are chosen where the prompt is, for there the processors' own tensors are too; the session
-    runs where the draft is.
+    Tokens are chosen where the prompt is, for there the processors' own tensors are too; the
+    session runs where the draft is.
 
     Args:
         session: the body's side of this run.
@@ -111,7 +113,7 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         self.requires_model_outputs = session.requires_model_outputs
         self.model_kwargs_overrides = getattr(session, "model_kwargs_overrides", {})
 
-    def get_candidates(
+    def get_candidates(  # type: ignore[override]
         self, input_ids: torch.Tensor, **session_inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Propose a continuation.
@@ -121,8 +123,8 @@ class TrimmedCandidateGenerator(CandidateGenerator):
             session_inputs: what Transformers hands over when the body needs the target's outputs.
 
         Returns:
-            The ids with n proposals behind them, [1, length + n], and, when the target samples, the
-            scores that each proposal was drawn from in the target's width, [1, n, V].
+            The ids with n proposals behind them, [1, length + n], and, when the target samples,
+            the scores that each proposal was drawn from in the target's width, [1, n, V].
         """
         self._proposed = 0
         most = min(self._length, self._max_length - input_ids.shape[1] - 1)
@@ -154,9 +156,12 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         return ids, widen(torch.stack(drawn_from, dim=1), self._kept_ids, self._vocab_size)
 
     def update_candidate_strategy(
-        self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int
+        self,
+        input_ids: torch.Tensor,  # noqa: ARG002  (what Transformers hands over)
+        scores: torch.Tensor,  # noqa: ARG002
+        num_matches: int,
     ) -> None:
-        """Follow a `heuristic` schedule within this run; other schedules leave the length alone."""
+        """Follow a `heuristic` schedule within this run; others leave the length alone."""
         if self._schedule in ("heuristic", "heuristic_transient") and self._proposed:
             all_accepted = num_matches == self._proposed
             self._length = self._length + 2 if all_accepted else max(1, self._length - 1)

@@ -33,6 +33,7 @@ _ROLES = {
 }
 
 
+_TEMPLATE_ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 _OTHER_SPEECH = ("reasoning_content", "reasoning", "thinking", "function_call")
 
 
@@ -58,6 +59,9 @@ def _message(value: object, where: str) -> Message:
         raise MalformedRow(
             f"{where} must be an object with a role and a content, got {type(value).__name__}"
         )
+    role, content = value.get("role"), value.get("content")
+    if len(value) == 2 and type(content) is str and role in _TEMPLATE_ROLES:
+        return {"role": role, "content": content}  # most messages
     # Tables fill absent fields with null; the template must not see them.
     message = {k: v for k, v in value.items() if v is not None}
     speaker = message.pop("from", None) if "role" not in message else message.pop("role")

@@ -30,8 +30,9 @@ from .assistant_spans import (
 )
 from .chat_messages import MalformedRow, Message
 from .chat_rows import Conversation, read_row
-from .chat_template import ChatTemplate, Spans
+from .chat_template import ChatTemplate
 from .span_tokens import SpanTokenizer
+from .template_runner import Spans, is_plain
 
 __all__ = ["AssistantSpans", "ChatRenderer", "EncodedConversation", "render_conversation"]
 
@@ -173,17 +174,18 @@ class ChatRenderer:
         tools: Sequence[Any] | None,
         turns: tuple[int, ...],
     ) -> tuple[AssistantSpans, ...]:
+        plain = is_plain(messages)
         through = [messages[: turn + 1] for turn in turns]
         tracked: list[Spans] | None = None
         if template.tracks_generation:
             texts, tracked = template.render_tracked(through, tools)
         else:
-            texts = template.render(through, tools)
+            texts = template.render(through, tools, plain=plain)
         # Templates may refuse to render nothing: a conversation that the assistant opens is seen
         # to later.
         prompts: list[str | None] = [None] if turns[0] == 0 else []
         contexts = [messages[:turn] for turn in turns if turn > 0]
-        prompts += template.render(contexts, tools, add_generation_prompt=True)
+        prompts += template.render(contexts, tools, add_generation_prompt=True, plain=plain)
         spans: list[Spans] = []
         for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
             start = self._turn_start(template, prompt, text, messages[: turns[i]], tools)
@@ -194,7 +196,7 @@ class ChatRenderer:
                 else generation_spans(template, tracked[i], start, end, text)
             )
         whole = turns[-1] + 1 == len(messages)
-        full = texts[-1] if whole else template.render([messages], tools)[0]
+        full = texts[-1] if whole else template.render([messages], tools, plain=plain)[0]
         return tuple(grouped_turns(full, texts, spans, turns))
 
     def _turn_start(

@@ -77,9 +77,7 @@ class Conversation:
         if self.answer_ids is not None:
             value.append(self.answer_ids)
         try:
-            text = json.dumps(
-                value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_name
-            )
+            text = _CANONICAL.encode(value)
             return hashlib.sha256(text.encode("utf-8")).digest()
         except UnicodeEncodeError as error:
             raise MalformedRow(f"the text is no valid Unicode: {error.reason}") from error
@@ -186,3 +184,8 @@ def _name(value: object) -> str:
 
 def _list(names: Iterable[object]) -> str:
     return ", ".join(sorted(map(str, names))) or "(none)"
+
+
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_name
+)

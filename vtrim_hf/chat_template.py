@@ -1,9 +1,7 @@
 """What a tokenizer's chat template does, found out by asking it once.
 
-Rendering goes through Transformers' own `render_jinja_template`, so that the text is what
-`apply_chat_template` gives, but without its cost per call. Beside the text this module knows what
-ends a turn, what the generation prompt adds, and whether the template takes content as text or as
-parts.
+Beside the text this module knows what ends a turn, what the generation prompt adds, and whether
+the template takes content as text or as parts.
 """
 
 from __future__ import annotations
@@ -15,12 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import jinja2
-from transformers.utils.chat_template_utils import render_jinja_template
-
 from .chat_messages import MalformedRow, Message
-
-Spans = list[tuple[int, int]]
+from .template_runner import Spans, TemplateRunner
 
 _GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PROBE = "probe7text"
@@ -45,16 +39,20 @@ class ChatTemplate:
         chat_template: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._kwargs = {**tokenizer.special_tokens_map, **(template_kwargs or {})}
-        self._text = tokenizer.get_chat_template(chat_template)
-        named = isinstance(tokenizer.chat_template, dict)
-        with_tools = {"tools": tokenizer.get_chat_template(chat_template, [{}])} if named else {}
-        self._text_with_tools = with_tools.get("tools", self._text)
-        self.tracks_generation = bool(_GENERATION_TAG.search(self._text))
+        variables = {**tokenizer.special_tokens_map, **(template_kwargs or {})}
+        text = tokenizer.get_chat_template(chat_template)
+        with_tools = text
+        if isinstance(tokenizer.chat_template, dict):
+            with_tools = tokenizer.get_chat_template(chat_template, [{}])
+        self._runner = TemplateRunner(text, variables)
+        self._tool_runner = (
+            self._runner if with_tools == text else TemplateRunner(with_tools, variables)
+        )
+        self.tracks_generation = bool(_GENERATION_TAG.search(text))
         added = tokenizer.added_tokens_decoder.values()
         self.added_tokens = {token.content: bool(token.special) for token in added}
         self._eos = tokenizer.eos_token
-        visible = json.dumps([self._text, self._text_with_tools, dict(template_kwargs or {})])
+        visible = json.dumps([text, with_tools, dict(template_kwargs or {})], default=repr)
         self.hash = hashlib.sha256(visible.encode("utf-8", "surrogatepass")).hexdigest()
         self.generation_prompt  # noqa: B018 - a template that cannot be parsed is noticed here
 
@@ -64,49 +62,32 @@ class ChatTemplate:
         tools: Sequence[Any] | None = None,
         *,
         add_generation_prompt: bool = False,
+        plain: bool = False,
     ) -> list[str]:
         """Render conversations exactly as `apply_chat_template(tokenize=False)` does.
+
+        Args:
+            conversations: lists of messages.
+            tools: JSON schemas.
+            add_generation_prompt: as for `apply_chat_template`.
+            plain: all messages are nothing but a role and a text (`is_plain`), which is faster.
 
         Raises:
             MalformedRow: if the template refuses one of them.
         """
-        texts, _ = self._render(conversations, tools, add_generation_prompt, tracked=False)
-        return texts
+        if not conversations:
+            return []
+        runner = self._tool_runner if tools else self._runner
+        return runner.run(
+            conversations, tools, add_generation_prompt=add_generation_prompt, plain=plain
+        )[0]
 
     def render_tracked(
         self, conversations: Sequence[Sequence[Message]], tools: Sequence[Any] | None = None
     ) -> tuple[list[str], list[Spans]]:
         """Render, and tell what lies inside `{% generation %}` (character ranges)."""
-        return self._render(conversations, tools, False, tracked=True)
-
-    def _render(
-        self,
-        conversations: Sequence[Sequence[Message]],
-        tools: Sequence[Any] | None,
-        add_generation_prompt: bool,
-        *,
-        tracked: bool,
-    ) -> tuple[list[str], list[Spans]]:
-        if not conversations:
-            return [], []
-        try:
-            rendered: Any = render_jinja_template(
-                conversations=list(map(list, conversations)),
-                tools=list(tools) if tools else None,
-                chat_template=self._text_with_tools if tools else self._text,
-                return_assistant_tokens_mask=tracked,
-                add_generation_prompt=add_generation_prompt,
-                **self._kwargs,
-            )
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(
-                f"the chat template cannot be parsed (line {error.lineno}: {error.message}); "
-                "repair tokenizer.chat_template or pass chat_template="
-            ) from error
-        except Exception as error:  # a template is a program of strangers: it may raise anything
-            raise MalformedRow(f"the chat template refuses it: {error}") from error
-        texts, spans = rendered
-        return texts, spans
+        runner = self._tool_runner if tools else self._runner
+        return runner.run(conversations, tools, add_generation_prompt=False, tracked=True)
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
         """Give every message its content in the form that this template reads: text or parts."""
@@ -199,10 +180,6 @@ class ChatTemplate:
                 ends.add(max(starts, key=len))
         return frozenset(ends)
 
-    @cached_property
-    def _token_lengths(self) -> tuple[int, ...]:
-        return tuple(sorted({len(token) for token in self.added_tokens}, reverse=True))
-
     def turn_end(self, text: str, start: int) -> int:
         """Find where the assistant's turn that closes `text` ends for the target.
 
@@ -215,20 +192,35 @@ class ChatTemplate:
             start: where the turn begins.
         """
         position, closing = len(text), []
-        while position > start:
-            position -= len(text[start:position]) - len(text[start:position].rstrip())
-            for length in self._token_lengths:
-                token = text[max(start, position - length) : position]
-                if length and len(token) == length and token in self.added_tokens:
-                    closing.append((position, token))
-                    position -= length
-                    break
-            else:
+        while True:
+            while position > start and text[position - 1].isspace():
+                position -= 1
+            token = self._token_before(text, start, position)
+            if token is None:
                 break
+            closing.append((position, token))
+            position -= len(token)
         closing.reverse()
         ends = [end for end, token in closing if token in self.end_of_turn]
         ends += [end for end, token in closing if self.added_tokens[token]]
         return ends[0] if ends else len(text)
+
+    def _token_before(self, text: str, start: int, position: int) -> str | None:
+        """Give the longest added token that ends at a position, and does not begin before
+        `start`.
+        """
+        if position > start:
+            for token in self._tokens_by_end.get(text[position - 1], ()):
+                if text.endswith(token, start, position):
+                    return token
+        return None
+
+    @cached_property
+    def _tokens_by_end(self) -> dict[str, list[str]]:
+        tokens: dict[str, list[str]] = {}
+        for token in sorted(filter(None, self.added_tokens), key=len, reverse=True):
+            tokens.setdefault(token[-1], []).append(token)
+        return tokens
 
 
 def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:

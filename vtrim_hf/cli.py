@@ -1,8 +1,8 @@
 """The `vtrim` command: one subcommand a step, each a thin layer over the library.
 
 Exit codes: 0 done, 1 a goal that the user set was not reached, 2 misuse. A user's mistake is
-answered in one sentence; `--debug` shows where it arose. Results go to standard output, progress and
-remarks to standard error.
+answered in one sentence; `--debug` shows where it arose. Results go to standard output, progress
+and remarks to standard error.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,10 +15,11 @@ from .cli_shared import (
     Quiet,
     Target,
     answers_mistakes,
+    folder_written_whole,
+    load,
     name_and_value,
     remarks,
     show,
-    target_width,
     write_plot,
 )
 
@@ -88,13 +89,12 @@ def count(
 
     The target's own words: `vtrim count train.jsonl --target smollm2 --from-target --limit 500`
     """
-    from .embedded_models import load_model, load_tokenizer, resolve_model
     from .target_answers import answer_with_target
     from .token_counts import TokenCounts
 
     sources = _sources(data, domain)
-    tokenizer = load_tokenizer(target)
-    model = load_model(target, dtype="auto") if from_target else None
+    tokenizer = load("tokenizer", target)
+    model = load("model", target, dtype="auto") if from_target else None
     parts = []
     for name, source in sources:
         counted: Any = source
@@ -115,7 +115,7 @@ def count(
             TokenCounts.from_dataset(
                 {name: counted},
                 tokenizer,
-                vocab_size=target_width(resolve_model(target)),
+                vocab_size=load("config", target).get_text_config().vocab_size,
                 heldout=heldout,
                 split=split,
                 text_column=text_column,
@@ -182,9 +182,6 @@ def search(
 
     For a cut draft: `vtrim search counts.safetensors --target ID --body standalone --draft ID`
     """
-    from transformers import GenerationConfig
-
-    from .embedded_models import load_tokenizer, resolve_model
     from .required_tokens import required_token_ids
     from .search import search_vocabulary
     from .token_counts import TokenCounts
@@ -193,8 +190,9 @@ def search(
     latency = _latency(body, cost, target, draft, layers)
     required: Any = ()
     if not paper:
-        settings = GenerationConfig.from_pretrained(resolve_model(target))
-        required = required_token_ids(load_tokenizer(target), settings, extra=keep or ())
+        required = required_token_ids(
+            load("tokenizer", target), load("generation_config", target), extra=keep or ()
+        )
     settings_of_search: dict[str, Any] = (
         {"preset": "paper"}
         if paper
@@ -211,10 +209,10 @@ def search(
         progress=not quiet,
         **settings_of_search,
     )
-    output.mkdir(parents=True, exist_ok=True)
-    result.save(output / "search.json")
-    result.vocabulary.save(output)
-    write_plot(result, output / "search.png")
+    with folder_written_whole(output) as folder:
+        result.save(folder / "search.json")
+        result.vocabulary.save(folder)
+        write_plot(result, folder / "search.png")
     facts = {
         "output": str(output),
         "k": result.k,
@@ -253,21 +251,21 @@ def _floors(floor: list[str] | None) -> dict[str, float] | None:
 
 def _latency(body: Body, cost: Cost, target: str, draft: str | None, layers: int | None) -> Any:
     """Make the cost model: of the EAGLE-3 body for a target, or of a draft that is to be cut."""
-    from transformers import AutoConfig
-
-    from .embedded_models import load_model, resolve_model
     from .latency import LatencyModel
 
-    width = target_width(resolve_model(target))
-    if cost is Cost.measured or body is Body.standalone:
-        if draft is None:
-            raise ValueError(
-                "--body standalone and --cost measured need the draft that is to be cut: --draft"
-            )
-        if cost is Cost.measured:
-            return LatencyModel.measured(load_model(draft, dtype="auto"))
-        config = AutoConfig.from_pretrained(resolve_model(draft))
-        return LatencyModel.standalone(
-            config, kind=str(cost), vocab_size=width, num_hidden_layers=layers
+    config = load("config", target)
+    kind: Literal["flops", "bytes"] = "bytes" if cost is Cost.bytes else "flops"
+    if cost is not Cost.measured and body is Body.eagle3:
+        return LatencyModel.eagle3(config, kind=kind)
+    if draft is None:
+        raise ValueError(
+            "--body standalone and --cost measured need the draft that is to be cut: --draft"
         )
-    return LatencyModel.eagle3(AutoConfig.from_pretrained(resolve_model(target)), kind=str(cost))
+    if cost is Cost.measured:
+        return LatencyModel.measured(load("model", draft, dtype="auto"))
+    return LatencyModel.standalone(
+        load("config", draft),
+        kind=kind,
+        vocab_size=config.get_text_config().vocab_size,
+        num_hidden_layers=layers,
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,11 +17,12 @@ from .cli_shared import (
     Quiet,
     Target,
     answers_mistakes,
+    folder_written_whole,
+    load,
     name_and_value,
     out,
     remarks,
     show,
-    target_width,
     write_plot,
 )
 
@@ -43,35 +45,33 @@ def trim(
 ) -> None:
     """Cut the head of a small model to a vocabulary; nothing is trained.
 
-    Example: `vtrim trim Qwen/Qwen2.5-0.5B-Instruct search --target Qwen/Qwen2.5-7B-Instruct -o draft`
+    Example: `vtrim trim Qwen/Qwen2.5-0.5B-Instruct search --target Qwen/Qwen2.5-3B-Instruct`
     """
-    from transformers import AutoConfig
-
     from . import DraftVocabulary, TrimmedDraftForCausalLM
-    from .embedded_models import load_model, load_tokenizer, resolve_model
     from .vocabulary import tokenizer_fingerprint
 
     kept = DraftVocabulary.load(vocabulary)
-    width = AutoConfig.from_pretrained(resolve_model(target)).get_text_config().vocab_size
+    width = load("config", target).get_text_config().vocab_size
     if kept.vocab_size != width:
         raise ValueError(
             f"the vocabulary in {vocabulary} is for a target of width {kept.vocab_size}, {target} "
             f"has {width}: count and search again with --target {target}"
         )
-    tokenizer = load_tokenizer(target)
+    tokenizer = load("tokenizer", target)
     for role, name in (("target", target), ("draft", draft)):
-        found = tokenizer_fingerprint(load_tokenizer(name))
+        found = tokenizer_fingerprint(load("tokenizer", name))
         if kept.tokenizer_hash not in (None, found):
             raise ValueError(
                 f"the vocabulary is of the tokenizer {str(kept.tokenizer_hash)[:12]}, the {role} "
                 f"{name} has {found[:12]}: target, draft and counts must share one tokenizer"
             )
-    small = load_model(draft, dtype=str(dtype))
+    small = load("model", draft, dtype=str(dtype))
     made = TrimmedDraftForCausalLM.from_draft_model(small, kept, layers=layers)
     if draft_length is not None:
         made.generation_config.num_assistant_tokens = draft_length
-    made.save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    with folder_written_whole(output) as folder:
+        made.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     facts = {
         "output": str(output),
         "k": made.config.draft_vocab_size,
@@ -110,19 +110,17 @@ def measure(
 
     Example: `vtrim measure smollm2 draft test.jsonl --limit 20 -o report`
     """
-    from .embedded_models import load_model, load_tokenizer
     from .measuring import measure_decoding
-    from .target_answers import prompts_of
 
-    tokenizer = load_tokenizer(target)
+    tokenizer = load("tokenizer", target)
     others = dict(name_and_value(text, "--compare", "NAME=FOLDER") for text in compare or ())
     number_format = str(dtype)
     report = measure_decoding(
-        load_model(target, dtype=number_format),
-        load_model(draft, dtype=number_format),
-        prompts_of(prompts, limit=limit),
+        load("model", target, dtype=number_format),
+        load("model", draft, dtype=number_format),
+        _prompts(prompts, tokenizer, limit),
         tokenizer=tokenizer,
-        compare={name: load_model(path, dtype=number_format) for name, path in others.items()},
+        compare={name: load("model", path, dtype=number_format) for name, path in others.items()},
         max_new_tokens=max_new_tokens,
         num_assistant_tokens=draft_length,
         progress=not quiet,
@@ -141,3 +139,17 @@ def measure(
             style="red",
         )
         raise typer.Exit(1)
+
+
+def _prompts(data: str, tokenizer: Any, limit: int) -> list[list[int]]:
+    """Read the first prompts of chat data, as ids in the target's own rendering."""
+    from .chat_data import open_chat_data
+    from .chat_rendering import ChatRenderer
+    from .prompt_reading import PromptReader
+
+    reader = PromptReader(open_chat_data(data), ChatRenderer(tokenizer), sys.maxsize, strict=False)
+    found = (prompt for prompt in reader if prompt is not None)
+    prompts = [list(prompt.ids) for prompt in itertools.islice(found, limit)]
+    if not prompts:
+        raise ValueError(f"{data} holds no prompt; the first rows: {reader.skipped}")
+    return prompts

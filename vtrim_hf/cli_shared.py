@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,11 +62,39 @@ def name_and_value(text: str, option: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def target_width(target: str) -> int:
-    from transformers import AutoConfig
+def load(what: str, name: str, **kwargs: Any) -> Any:
+    """Load a `model`, `tokenizer`, `config` or `generation_config` by name.
 
-    width: int = AutoConfig.from_pretrained(target).get_text_config().vocab_size
-    return width
+    Raises:
+        OSError: naming what could not be loaded, which Transformers does not always do.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    from .embedded_models import load_model, load_tokenizer, resolve_model
+
+    try:
+        if what == "model":
+            return load_model(name, **kwargs)
+        if what == "tokenizer":
+            return load_tokenizer(name)
+        kind = AutoConfig if what == "config" else GenerationConfig
+        return kind.from_pretrained(resolve_model(name))
+    except OSError as error:
+        raise OSError(f"cannot load the {what} of {name}: {error}") from error
+
+
+@contextmanager
+def folder_written_whole(output: Path) -> Iterator[Path]:
+    """Give a folder beside `output` to write into; its files take their places when all are there.
+
+    An interrupted command leaves `output` as it was.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
+        yield Path(temporary)
+        output.mkdir(exist_ok=True)
+        for file in Path(temporary).iterdir():
+            file.replace(output / file.name)
 
 
 def write_plot(result: Any, path: Path) -> None:

@@ -1,8 +1,9 @@
 """Every refusal, in one place, before the first token.
 
-`check_pair` asks whether a target and a draft belong together; `check_call` asks whether one call of
-`generate` can be served. What is refused here would otherwise fail far from its cause, or, worse,
-run and give other text than the target alone. This module changes nothing and draws nothing.
+`check_pair` asks whether a target and a draft belong together; `check_call` asks whether one call
+of `generate` can be served. What is refused here would otherwise fail far from its cause, or,
+worse, run and give other text than the target alone. This module changes nothing and draws
+nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
 
-from .processor_state import state_complaint
+from .processor_state import stateful_complaint
 from .vocabulary import HasVocabulary, tokenizer_fingerprint
 
-# Layer kinds whose state cannot be taken back to an earlier token, also where the model's class does
-# not say so itself (`_is_stateful`).
+# Layer kinds whose state cannot be taken back to an earlier token, also where the model's class
+# does not say so itself (`_is_stateful`).
 _NO_ROLLBACK = frozenset({"linear_attention", "mamba", "recurrent", "rwkv"})
 _ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_FINGERPRINTS: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 # Inputs that a text-only draft cannot see.
 _OTHER_MODALITIES = ("pixel_values", "image", "video", "audio", "input_features", "input_values")
 
@@ -62,11 +65,11 @@ def check_pair(
             f"{width}) or TokenCounts.from_dataset(..., vocab_size={width})"
             if trimmed
             else "if the tokenizers are the same and only the padding differs, "
-            "TrimmedDraftForCausalLM.from_draft_model bridges it; another tokenizer is out of scope"
+            "TrimmedDraftForCausalLM.from_draft_model bridges it; no other tokenizer is in scope"
         )
         raise ValueError(
-            f"target {_name(target)} has a vocabulary of {width}, draft {_name(draft)} is made for "
-            f"{draft_width}: {way_out}"
+            f"target {_name(target)} has a vocabulary of {width}, draft {_name(draft)} is made "
+            f"for {draft_width}: {way_out}"
         )
     _check_tokenizers(draft, tokenizer, draft_tokenizer)
     check_can_roll_back(target, "target")
@@ -85,8 +88,9 @@ def check_call(
 ) -> None:
     """Raise unless `target.generate(..., assistant_model=draft)` uses the draft and stays exact.
 
-    `generate` itself asks this once the draft is reached. Ask it yourself to learn beforehand of the
-    settings with which Transformers never reaches an assistant (beams, several sequences, no cache).
+    `generate` itself asks this once the draft is reached. Ask it yourself to learn beforehand of
+    the settings with which Transformers never reaches an assistant (beams, several sequences, no
+    cache).
 
     Args:
         target: the target model.
@@ -116,7 +120,7 @@ def check_call(
         _unsupported_settings(settings),
         _unsupported_inputs(input_ids, inputs),
         _too_long(draft, settings, input_ids),
-        _stateful(processors, input_ids, target),
+        stateful_complaint(processors, input_ids, target.config.get_text_config().vocab_size),
     ):
         if complaint is not None:
             raise ValueError(complaint)
@@ -149,8 +153,8 @@ def check_can_roll_back(model: Any, role: str) -> None:
         found = f"a state in its layers ({layers})" if layers else "a recurrent state"
         raise ValueError(
             f"drafts that are rejected must be taken back, but the {role} {_name(model)} keeps "
-            f"{found}, which cannot return to an earlier token: use a model whose layers all attend "
-            "to a cache (full or sliding attention)"
+            f"{found}, which cannot return to an earlier token: use a model whose layers all "
+            "attend to a cache (full or sliding attention)"
         )
 
 
@@ -174,12 +178,24 @@ def _check_tokenizers(
                 )
     made_for = getattr(draft.config, "tokenizer_hash", None)
     if tokenizer is not None and made_for is not None:
-        found = tokenizer_fingerprint(tokenizer)
+        found = _fingerprint(tokenizer)
         if found != made_for:
             raise ValueError(
                 f"this draft was made for the tokenizer {made_for[:12]}, the target's is "
                 f"{found[:12]}: the same id means another token; cut a draft with this tokenizer"
             )
+
+
+def _fingerprint(tokenizer: Any) -> str:
+    # Reading all tokens takes longer than a round: once for each tokenizer, not once a call.
+    try:
+        size, known = _FINGERPRINTS.get(tokenizer, (None, ""))
+        if size != len(tokenizer):
+            known = tokenizer_fingerprint(tokenizer)
+            _FINGERPRINTS[tokenizer] = (len(tokenizer), known)
+    except TypeError:  # No length, or no place in a weak table.
+        return tokenizer_fingerprint(tokenizer)
+    return known
 
 
 def _unreached(settings: GenerationConfig) -> str | None:
@@ -203,14 +219,14 @@ def _unreached(settings: GenerationConfig) -> str | None:
 def _unsupported_settings(settings: GenerationConfig) -> str | None:
     if settings.guidance_scale not in (None, 1, 1.0):
         return (
-            f"guidance_scale={settings.guidance_scale} gives other text with any draft than without "
-            "(its second forward pass does not see the drafted tokens): leave it unset, or generate "
-            "without assistant_model"
+            f"guidance_scale={settings.guidance_scale} gives other text with any draft than "
+            "without (its second forward pass does not see the drafted tokens): leave it unset, "
+            "or generate without assistant_model"
         )
     if settings.cache_implementation == "quantized":
         return (
-            "cache_implementation='quantized' cannot take rejected drafts back: leave it unset, or "
-            "leave assistant_model out"
+            "cache_implementation='quantized' cannot take rejected drafts back: leave it unset, "
+            "or leave assistant_model out"
         )
     for name in (
         "assistant_ensemble_weight",
@@ -240,17 +256,21 @@ def _unsupported_inputs(input_ids: torch.Tensor | None, inputs: dict[str, Any]) 
         )
     for name, value in inputs.items():
         if value is not None and name.startswith(_OTHER_MODALITIES):
-            return f"this draft reads text only, got {name}: leave assistant_model out for this call"
+            return (
+                f"this draft reads text only, got {name}: leave assistant_model out for this call"
+            )
     mask = inputs.get("attention_mask")
     if isinstance(mask, torch.Tensor) and mask.ndim != 2:
-        return f"attention_mask must have the shape [1, length] with a draft, got {list(mask.shape)}"
+        return (
+            f"attention_mask must have the shape [1, length] with a draft, got {list(mask.shape)}"
+        )
     cache = inputs.get("cache", inputs.get("past_key_values"))
     filled = int(cache.get_seq_length()) if cache is not None else 0
     if filled > 0:
         return (
-            f"a draft starts with an empty cache, got one with {filled} tokens (with any assistant "
-            "Transformers would feed the prompt twice): to continue a chat pass the whole "
-            "conversation as input_ids and no cache"
+            f"a draft starts with an empty cache, got one with {filled} tokens (with any "
+            "assistant Transformers would feed the prompt twice): to continue a chat pass the "
+            "whole conversation as input_ids and no cache"
         )
     return None
 
@@ -269,25 +289,8 @@ def _too_long(
         asked = new + input_ids.shape[1]
     if asked is not None and asked > limit:
         return (
-            f"the draft {_name(draft)} has a position table of {limit} tokens, prompt and new tokens "
-            f"together may reach {asked}: lower max_new_tokens or take a draft with rotary positions"
+            f"the draft {_name(draft)} has a position table of {limit} tokens, prompt and new "
+            f"tokens together may reach {asked}: lower max_new_tokens or take a draft with rotary "
+            "positions"
         )
-    return None
-
-
-def _stateful(
-    processors: Iterable[Any], input_ids: torch.Tensor | None, target: Any
-) -> str | None:
-    if input_ids is None:
-        return None
-    width = target.config.get_text_config().vocab_size
-    for processor in processors:
-        complaint = state_complaint(processor, input_ids, width)
-        if complaint is not None:
-            name = getattr(processor, "__name__", type(processor).__name__)
-            return (
-                f"the logits processor {name} {complaint}: a draft makes Transformers call it for "
-                "tokens that are taken back, so the text would differ; use a processor that depends "
-                "on its arguments only, or leave assistant_model out"
-            )
     return None

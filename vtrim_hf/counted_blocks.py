@@ -115,9 +115,7 @@ class DomainCounts:
         return DomainCounts(self.vocab_size, self.blocks, keys, counts, conversations)
 
     def _inside(self, part: str) -> slice:
-        """The stretch of keys that belongs to a part: keys are ascending, the search part is
-        first.
-        """
+        """The stretch of keys that belongs to a part: the search part's come first."""
         border = int(np.searchsorted(self.keys, self.blocks * self.vocab_size))
         return {
             "search": slice(0, border),

@@ -1,6 +1,4 @@
-"""From opened sources to `TokenCounts`: each domain out of the cache or counted, then put
-together.
-"""
+"""From opened sources to `TokenCounts`: each domain found in the cache or counted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Choosing a token among the k that a draft can say.
 
-Scores of draft space are [..., k]: row i of the head stands for the token `kept_ids[i]`. Everything
-here gives the answer that Transformers' own code would give for the same scores spread over the
-target's width, with -inf outside the kept ids, at the price of k numbers instead of V wherever that
-is possible. This module knows nothing about models or caches.
+Scores of draft space are [..., k]: row i of the head stands for the token `kept_ids[i]`.
+Everything here gives the answer that Transformers' own code would give for the same scores spread
+over the target's width, with -inf outside the kept ids, at the price of k numbers instead of V
+wherever that is possible. This module knows nothing about models or caches.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _PENALTY = "RepetitionPenaltyLogitsProcessor"
 class DraftSpaceProcessors:
     """The target's logits processors, applied to draft logits.
 
-    Processors that look at scores alone and the repetition penalty run on k numbers. From the first
-    processor on that needs the target's ids, scores are spread to V, processed, and gathered again.
+    Processors that look at scores alone and the repetition penalty run on k numbers. From the
+    first processor on that needs the target's ids, scores are spread to V, processed, and gathered
+    again.
 
     Args:
         processors: the processors of the call, in order.

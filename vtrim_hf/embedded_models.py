@@ -144,7 +144,7 @@ def resolve_model(name: str | os.PathLike[str]) -> str:
 def load_model(
     name: str | os.PathLike[str],
     *,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
     device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> PreTrainedModel:
@@ -152,7 +152,8 @@ def load_model(
 
     Args:
         name: see `resolve_model`.
-        dtype: of the weights in memory. The default suits processors and exact comparisons.
+        dtype: of the weights in memory, also by name; "auto" takes the saved one. The default
+            suits processors and exact comparisons.
         device: where the model is put after loading; leave it out with a `device_map`.
         **kwargs: passed to `AutoModelForCausalLM.from_pretrained`.
 
@@ -165,9 +166,11 @@ def load_model(
             f"a model is placed by device or by device_map, not by both, got "
             f"device={str(device)!r} and device_map={kwargs['device_map']!r}: leave one out"
         )
-    loaded = AutoModelForCausalLM.from_pretrained(resolve_model(name), dtype=dtype, **kwargs)
-    model: PreTrainedModel = loaded if device is None else loaded.to(device)
-    return model.eval()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(resolve_model(name), dtype=dtype, **kwargs)
+    if device is not None:
+        loaded.to(device)
+    model: PreTrainedModel = loaded.eval()
+    return model
 
 
 def load_tokenizer(name: str | os.PathLike[str], **kwargs: Any) -> PreTrainedTokenizerBase:

@@ -124,9 +124,7 @@ def _unused(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _added_facts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up the numbers of two shards; the sum of hashes stays the fingerprint of all their
-    data.
-    """
+    """Add up the numbers of two shards; their sums of hashes make that of all the data."""
     if "rows" not in first or "rows" not in second:
         return {**second, **first}
     added = dict(first)

@@ -134,7 +134,8 @@ class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
         body = cut_body(source, vocabulary.ids, layers)
         head = body.get_output_embeddings()
         special = (unwrap(target) if target is not None else source).config.get_text_config()
-        special_ids: dict[str, Any] = {n: getattr(special, n, None) for n in _SPECIAL_IDS}
+        taken_over: dict[str, Any] = {n: getattr(special, n, None) for n in _SPECIAL_IDS}
+        taken_over["attn_implementation"] = body.config._attn_implementation
         config = TrimmedDraftConfig(
             vocab_size=vocabulary.vocab_size,
             draft_vocab_size=len(vocabulary),
@@ -144,8 +145,7 @@ class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
             vocabulary_fingerprint=vocabulary.fingerprint,
             vocabulary_provenance=dict(vocabulary.provenance) or None,
             dtype=body.dtype,
-            attn_implementation=body.config._attn_implementation,
-            **special_ids,
+            **taken_over,
         )
         with torch.device("meta"):
             draft = cls(config)

@@ -1,9 +1,9 @@
 """Whether a logits processor remembers its calls.
 
-With a draft, Transformers calls processors also for tokens that are taken back afterwards. One that
-counts its calls or walks a grammar along would then go astray, and the text with it. The question
-is answered by trying a copy out: nothing here changes the processor, the models that it holds, or a
-random state.
+With a draft, Transformers calls processors also for tokens that are taken back afterwards. One
+that counts its calls or walks a grammar along would then go astray, and the text with it. The
+question is answered by trying a copy out: nothing here changes the processor, the models that it
+holds, or a random state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import inspect
 import pickle
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,14 +22,29 @@ import torch
 _UNCOPYABLE = (TypeError, AttributeError, RuntimeError, ValueError, OSError, pickle.PickleError)
 
 
-def state_complaint(processor: Any, input_ids: torch.Tensor, vocab_size: int) -> str | None:
-    """Say how a logits processor depends on its earlier calls, or return None if it does not.
+def stateful_complaint(
+    processors: Iterable[Any], input_ids: torch.Tensor | None, vocab_size: int
+) -> str | None:
+    """Complain about the first logits processor that remembers its calls.
 
     Args:
-        processor: any callable of ids and scores.
-        input_ids: a text to try a copy on, int64 [1, length].
+        processors: callables of ids and scores.
+        input_ids: a text to try copies on, int64 [1, length]; without one nothing is tried.
         vocab_size: width of the scores.
     """
+    for processor in processors if input_ids is not None else ():
+        complaint = _state_of(processor, input_ids, vocab_size)
+        if complaint is not None:
+            name = getattr(processor, "__name__", type(processor).__name__)
+            return (
+                f"the logits processor {name} {complaint}: a draft makes Transformers call it for "
+                "tokens that are taken back, so the text would differ; use a processor that "
+                "depends on its arguments only, or leave assistant_model out"
+            )
+    return None
+
+
+def _state_of(processor: Any, input_ids: Any, vocab_size: int) -> str | None:
     if type(processor).__name__ == "SynthIDTextWatermarkLogitsProcessor":
         return "keeps the contexts of its earlier calls"
     if type(processor).__module__.startswith("transformers."):
@@ -110,7 +125,7 @@ def _same(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
     if type(one) is not type(other):
         return False
     seen.add((id(one), id(other)))
-    if isinstance(one, torch.Tensor):
+    if hasattr(one, "shape") and hasattr(one, "dtype"):
         return one.shape == other.shape and bool(
             ((one == other) | ((one != one) & (other != other))).all()
         )
@@ -119,12 +134,9 @@ def _same(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
             _same(left, right, seen) for left, right in zip(one, other, strict=True)
         )
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(
-            _same(one[key], other[key], seen) for key in one
-        )
-    if type(one).__eq__ is not object.__eq__:
-        equal = one == other
-        return bool(equal.all() if hasattr(equal, "all") else equal)
+        return one.keys() == other.keys() and all(_same(one[key], other[key], seen) for key in one)
+    if getattr(type(one), "__eq__") is not object.__eq__:  # noqa: B009
+        return bool(one == other)
     # A copy of a plain object never equals it; compare what a copy is made of instead.
     return _same(_parts(one), _parts(other), seen)
 

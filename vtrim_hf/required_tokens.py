@@ -146,8 +146,10 @@ def required_token_ids(
         TypeError: for anything else in `extra`.
 
     Example:
+        ```python
         required = required_token_ids(tokenizer, target.generation_config, extra=["SELECT", 198])
-        result = search_vocabulary(counts, latency, required=required)
+        required.reasons(tokenizer.eos_token_id)
+        ```
     """
     added = _added_tokens(tokenizer)
     width = len(tokenizer)
@@ -174,14 +176,12 @@ def required_token_ids(
     for token_id, content in added.items():
         if vocab_size is not None and token_id >= vocab_size:
             no_token.add(token_id)
-        elif token_id in said:
+            continue
+        reason = _reason_against(token_id, content, fillers, probe.in_other_turns)
+        if token_id in said or reason is None:
             found["added_token"].add(token_id)
         else:
-            reason = _reason_against(token_id, content, fillers, probe.in_other_turns)
-            if reason is None:
-                found["added_token"].add(token_id)
-            else:
-                left_out.setdefault(reason, set()).add(token_id)
+            left_out.setdefault(reason, set()).add(token_id)
     if no_token:
         left_out["no_token"] = no_token
     return RequiredTokens(
@@ -222,7 +222,7 @@ def byte_pieces(tokenizer: Any) -> set[int]:
 def _reason_against(
     token_id: int, content: str, fillers: set[int], in_other_turns: frozenset[int]
 ) -> str | None:
-    """Say why an added token that no assistant turn showed should not be kept, or None."""
+    """Say why an added token should not be kept unless an assistant turn shows it, or None."""
     name = content.replace("▁", "_").replace("｜", "|")  # noqa: RUF001 - DeepSeek's own bars
     for pattern, reason in (
         (_MEDIA, "other_media"),
@@ -260,7 +260,6 @@ def _own_list(
     added: Mapping[int, str],
     vocab_size: int | None,
 ) -> set[int]:
-    """Turn the caller's ids and texts into ids."""
     ids: set[int] = set()
     for item in [extra] if isinstance(extra, str) else extra:
         if isinstance(item, str):
@@ -275,7 +274,7 @@ def _own_list(
             )
         wrong = sorted(i for i in pieces if not _is_token(i, width, added, vocab_size))
         if wrong:
-            limit = width if vocab_size is None else min(width, vocab_size)
+            limit = min(width, vocab_size or width)
             raise ValueError(
                 f"ids in extra must be tokens, in [0, {limit}) or added ones, got {wrong[0]}: "
                 "ids from there on are rows of padding that the target never says"

@@ -88,24 +88,22 @@ def search_vocabulary(
             floor, the nearest coverage that can be had, and at which size.
 
     Example:
+        ```python
         counts = TokenCounts.from_dataset({"sql": "sql.jsonl", "chat": "chat.jsonl"}, tokenizer)
-        result = search_vocabulary(
-            counts,
-            LatencyModel.eagle3(target.config),
-            required=required_token_ids(tokenizer, target.generation_config),
-            min_coverage=0.97,
-            domain_floors={"sql": 0.99},
-        )
+        latency = LatencyModel.eagle3(target.config)
+        required = required_token_ids(tokenizer, target.generation_config)
+        result = search_vocabulary(counts, latency, required=required, min_coverage=0.97)
         print(result.k, result.coverage, result.heldout_coverage, result.reduction)
         result.plot("search.png")
+        ```
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}")
     limits: dict[str, Any] = {
         "alpha": float(alpha),
-        "k_min": k_min,
-        "k_max": k_max,
-        "multiple_of": multiple_of,
+        "k_min": int(k_min),
+        "k_max": None if k_max is None else int(k_max),
+        "multiple_of": None if multiple_of is None else int(multiple_of),
     }
     reasons = {name: len(ids) for name, ids in getattr(required, "by_reason", {}).items()}
     wanted = tuple(sorted({int(token_id) for token_id in required}))
@@ -115,7 +113,8 @@ def search_vocabulary(
     method = method or "exact"
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    limits["multiple_of"] = limits["multiple_of"] or latency.multiple_of
+    if limits["multiple_of"] is None:
+        limits["multiple_of"] = latency.multiple_of
     space = build_space(
         counts,
         latency,

@@ -114,7 +114,7 @@ def _draw_curve(axes: Any, result: SearchResult) -> None:
     right = float(saved[inside].max()) if inside.any() else float(saved.max())
     left = min([float(saved.min()), *([100 * result.usual.reduction] if result.usual else [])])
     margin = 0.03 * (right - left) or 1.0
-    axes.set_xlim(left - margin, right + margin)
+    axes.set_xlim(left - margin, right + 2 * margin)
     _name_sizes(axes, result, low)
     axes.set_xlabel(f"{_saved(result)} saved, % of a step with the whole vocabulary")
     axes.set_ylabel("assistant tokens covered, %")

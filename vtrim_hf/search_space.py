@@ -111,8 +111,8 @@ def build_space(
     totals = counts.array(part="search")
     if abs(totals.size - latency.vocab_size) > _PADDING:
         raise ValueError(
-            f"the counts are for a vocabulary of {totals.size} tokens, the latency model for one of "
-            f"{latency.vocab_size}: make both from the same target"
+            f"the counts are for a vocabulary of {totals.size} tokens, the latency model for one "
+            f"of {latency.vocab_size}: make both from the same target"
         )
     if not totals.any():
         raise ValueError("the search part of the counts is empty: count data with assistant turns")

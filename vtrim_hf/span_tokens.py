@@ -88,9 +88,7 @@ class SpanTokenizer:
     def _pieces(
         self, text: str, spans: Sequence[Span]
     ) -> Iterator[tuple[str, list[Span], str | None]]:
-        """Cut out what must be tokenised: (text, ranges in it, the header before its one
-        range).
-        """
+        """Cut out what must be tokenised: (text, ranges in it, header before the only range)."""
         cuts = []
         for start, end in spans:
             cut = self._borders.last_before(text, start)
@@ -112,9 +110,7 @@ class SpanTokenizer:
         return ids
 
     def shared_whole_tokens(self, header: str, text: str) -> int:
-        """Count the characters of `header` that `text` begins with, as far as they are whole
-        tokens.
-        """
+        """Count the characters of the whole tokens of `header` that `text` begins with."""
         shared = common_length(header, text)
         if shared == len(header):
             return shared
@@ -188,10 +184,8 @@ class _Borders:
         known = self._proven.get(token)
         if known is None:
             known = not any(
-                other != token
-                and (
-                    token in other or any(other.endswith(token[:n]) for n in range(1, len(token)))
-                )
+                (token in other and other != token)
+                or any(other.endswith(token[:n]) for n in range(1, len(token)))
                 for other in self._all
             )
             self._proven[token] = known

@@ -1,4 +1,5 @@
-"""Tiny targets with drafts inside `generate`: the text is the target's own, and the draft is used."""
+"""Tiny targets with drafts inside `generate`: the text is the target's own, and the draft is
+used."""
 
 from __future__ import annotations
 
@@ -8,11 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from drafting import Run, make_draft, watch
-from tiny_models import KINDS, SLIDING_WINDOW, VOCAB_SIZE, make_prompt, make_tiny, perturbed
 from torch import nn
 from transformers import (
-    GenerationMixin,
     GPT2Config,
     GPT2LMHeadModel,
     LogitsProcessor,
@@ -25,7 +23,8 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from vtrim_hf.assisted_generation import TrimmedCandidateGenerator
+from drafting import Run, make_draft, watch
+from tiny_models import KINDS, SLIDING_WINDOW, VOCAB_SIZE, make_prompt, make_tiny, perturbed
 from vtrim_hf.compatibility import check_call, check_pair
 
 NEW = 32
@@ -157,7 +156,9 @@ def test_left_padding(kind: str) -> None:
     prompt[:, :9] = 0
     settings = {"attention_mask": mask, "max_new_tokens": NEW}
     plain = plain_ids(target, prompt, **settings)
-    assert plain != plain_ids(target, prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW)
+    assert plain != plain_ids(
+        target, prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW
+    )
     run = watch(target, make_draft(target, plain), prompt, **settings)
     assert run.new_ids == plain
     assert all_accepted(run)  # a draft that read the padding would not be right
@@ -350,7 +351,7 @@ def test_same_seed_same_sample(tiny_llama: PreTrainedModel) -> None:
         run = watch(tiny_llama, draft, prompt, max_new_tokens=NEW, do_sample=True, temperature=2.0)
         texts.append((run.new_ids, run.proposals))
         assert every_kept_id_was_said(run, set(range(0, VOCAB_SIZE, 2)))
-        assert 0 < run.accepted
+        assert run.accepted > 0
     assert texts[0] == texts[1]
     assert texts[0] != texts[2]
 
@@ -363,7 +364,8 @@ def test_half_precision_draft_of_a_full_precision_target(dtype: torch.dtype) -> 
     target = make_tiny("llama")
     prompt = make_prompt()
     plain = plain_ids(target, prompt, max_new_tokens=NEW)
-    draft = make_draft(target, {*plain, *range(9)}).to(dtype)
+    draft: Any = make_draft(target, {*plain, *range(9)})
+    draft.to(dtype)
     for sampling in (False, True):
         run = watch(target, draft, prompt, max_new_tokens=NEW, do_sample=sampling)
         assert run.accepted > NEW // 4
@@ -371,7 +373,8 @@ def test_half_precision_draft_of_a_full_precision_target(dtype: torch.dtype) -> 
 
 
 def test_half_precision_target() -> None:
-    """In bfloat16 block and single-step kernels may differ: a flip needs a near tie [transformers#39421]."""
+    """In bfloat16 block and single-step kernels may differ: a flip needs a near tie
+    [transformers#39421]."""
     target = make_tiny("llama").to(torch.bfloat16)
     prompt = make_prompt()
     plain = target.generate(
@@ -442,7 +445,7 @@ class Thin(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.inner = model
+        self.inner: Any = model
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner.generate(*args, **kwargs)
@@ -468,14 +471,17 @@ def test_wrapped_target(wrap: Any) -> None:  # transformers#23686
 
 
 class Int8Linear(nn.Module):
-    """A linear layer that keeps bytes and scales, as an 8-bit loader puts in the place of real ones."""
+    """A linear layer that keeps bytes and scales, as an 8-bit loader puts in the place of real
+    ones."""
 
     scale: torch.Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         scale = linear.weight.detach().abs().amax(dim=1, keepdim=True) / 127
-        self.weight = nn.Parameter((linear.weight / scale).round().to(torch.int8), requires_grad=False)
+        self.weight = nn.Parameter(
+            (linear.weight / scale).round().to(torch.int8), requires_grad=False
+        )
         self.register_buffer("scale", scale)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -508,7 +514,8 @@ def test_bitsandbytes_target(tmp_path: Any) -> None:
     )
     prompt = make_prompt().to(target.device)
     plain = plain_ids(target, prompt, max_new_tokens=NEW)
-    draft = make_draft(source, {*plain, *range(5)}).to(target.device)
+    draft: Any = make_draft(source, {*plain, *range(5)})
+    draft.to(target.device)
     run = watch(target, draft, prompt, max_new_tokens=NEW)
     assert run.accepted > 0
     assert run.new_ids == plain
@@ -575,13 +582,15 @@ def test_chat_goes_on_with_the_whole_conversation() -> None:
     second = torch.cat([first.sequences, make_prompt(5, seed=9)], dim=1)
     plain = plain_ids(target, second, max_new_tokens=NEW)
     draft = make_draft(target, plain)
-    cache = {"cache" if STATIC_CACHES else "past_key_values": copy.deepcopy(first).get(
-        "cache" if STATIC_CACHES else "past_key_values"
-    )}
-    with pytest.raises(ValueError, match=r"empty cache, got one with \d+ tokens.*whole conversation"):
+    cache = {
+        "cache" if STATIC_CACHES else "past_key_values": copy.deepcopy(first).get(
+            "cache" if STATIC_CACHES else "past_key_values"
+        )
+    }
+    with pytest.raises(
+        ValueError, match=r"empty cache, got one with \d+ tokens.*whole conversation"
+    ):
         target.generate(second, max_new_tokens=NEW, assistant_model=draft, **cache)
     run = watch(target, draft, second, max_new_tokens=NEW)
     assert run.new_ids == plain
     assert all_accepted(run)
-
-

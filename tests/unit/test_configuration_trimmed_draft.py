@@ -152,10 +152,13 @@ def test_no_path_of_this_machine_reaches_the_file(tmp_path):
     assert str(tmp_path) not in json.dumps(draft.config.to_dict(), default=str)
 
 
-def test_a_hub_id_is_kept_and_a_deleted_folder_is_not(tmp_path):
+def test_a_hub_id_is_kept_and_a_folder_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside").mkdir()
     source = make_tiny("llama")
     vocabulary = DraftVocabulary.from_ids([3, 5], vocab_size=300)
-    for name, kept in (("org/small-model", "org/small-model"), (str(tmp_path / "gone"), "")):
+    names = {"org/small-model": "org/small-model", str(tmp_path / "gone"): "", "beside": ""}
+    for name, kept in names.items():
         source.config.name_or_path = name
         draft = TrimmedDraftForCausalLM.from_draft_model(source, vocabulary)
         assert draft.config.body_config.name_or_path == kept

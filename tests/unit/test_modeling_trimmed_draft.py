@@ -453,6 +453,14 @@ def test_special_ids_come_from_the_target_where_there_is_one(tiny_llama):
     assert trim(tiny_llama).config.eos_token_id is None
 
 
+@pytest.mark.parametrize("kind", ["eager", "sdpa"])
+def test_a_draft_attends_as_its_source_does(tiny_llama, kind):
+    tiny_llama.set_attn_implementation(kind)
+    draft = trim(tiny_llama)
+    for config in (draft.config, draft.body.config):
+        assert config._attn_implementation == kind
+
+
 def test_a_target_of_another_width_is_refused(tiny_llama):
     with pytest.raises(ValueError, match=r"vocabulary of 384.*made for 300"):
         trim(tiny_llama, target=make_tiny("qwen-padded"))

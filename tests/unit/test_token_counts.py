@@ -19,7 +19,9 @@ from vtrim_hf import chat_data, counts_file
 from vtrim_hf.token_counts import TokenCounts
 from vtrim_hf.vocabulary import DraftVocabulary, tokenizer_fingerprint
 
-WORDS = re.split(" ", "the quick brown fox jumps over lazy dog SELECT name FROM singers WHERE é 🦊")
+WORDS = re.split(
+    " ", "the quick brown fox jumps over lazy dog SELECT name FROM singers WHERE é 🦊"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -621,7 +623,7 @@ def test_a_text_column_counts_as_it_stands(byte_tokenizer: Any) -> None:
 
 
 def test_the_targets_own_ids_count_as_they_stand(byte_tokenizer: Any) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"vtrim_record": "answers", "tokenizer_hash": tokenizer_fingerprint(byte_tokenizer)},
         {"messages": chat("a", "b"), "assistant_token_ids": [9, 9, 2]},
         {"vtrim_record": "finished"},

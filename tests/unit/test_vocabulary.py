@@ -137,6 +137,14 @@ def test_tokenizers_of_one_size_have_other_fingerprints_when_permuted(byte_token
     assert tokenizer_fingerprint(byte_tokenizer) != before, "added tokens count"
 
 
+def test_a_gap_in_the_ids_counts():
+    dense, gap = ({"a": 0, "b": 1}, {"a": 0, "b": 2})
+    prints = {
+        tokenizer_fingerprint(SimpleNamespace(get_vocab=lambda t=t: t)) for t in (dense, gap)
+    }
+    assert len(prints) == 2
+
+
 def test_a_token_with_a_line_break_does_not_pass_for_two():
     two = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1})
     one = SimpleNamespace(get_vocab=lambda: {"a\n1\tb": 0})

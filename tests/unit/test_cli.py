@@ -1,0 +1,223 @@
+"""The `vtrim` command: its whole chain on a tiny target, and its answers to mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tiny_models import make_byte_tokenizer, make_tiny
+from vtrim_hf import DraftVocabulary, TokenCounts, TrimmedDraftForCausalLM, __version__
+from vtrim_hf.cli import app
+from vtrim_hf.measuring import NoGainWarning
+
+QUESTIONS = (
+    "Which city?",
+    "What is the name?",
+    "Who sleeps?",
+    "Where is the fox?",
+    "Add a and b.",
+)
+
+
+def run(*arguments: object, exit_code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == exit_code, result.output + repr(result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with its tokenizer, and chat data."""
+    folder = tmp_path_factory.mktemp("cli")
+    tokenizer = make_byte_tokenizer()
+    target = make_tiny("llama", eos_token_id=2)
+    target.save_pretrained(folder / "target")
+    tokenizer.save_pretrained(folder / "target")
+    with (folder / "chat.jsonl").open("w", encoding="utf-8") as file:
+        for index in range(40):
+            turns = [
+                {"role": "user", "content": f"{QUESTIONS[index % 5]} {index}"},
+                {"role": "assistant", "content": f"SELECT name FROM singers WHERE age = {index}"},
+            ]
+            file.write(json.dumps({"messages": turns}) + "\n")
+        file.write("no JSON\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chain(folder: Path) -> dict[str, Any]:
+    """What each step of the chain printed as JSON."""
+    target = folder / "target"
+    count = run(
+        "count", folder / "chat.jsonl", "--target", target, "-o", folder / "c.safetensors",
+        "--json", "-q",
+    )  # fmt: skip
+    search = run(
+        "search", folder / "c.safetensors", "--target", target, "-o", folder / "search",
+        "--min-coverage", 0.9, "--keep", "fox", "--json", "-q",
+    )  # fmt: skip
+    trim = run(
+        "trim", target, folder / "search", "--target", target, "-o", folder / "draft",
+        "--dtype", "float32", "--draft-length", 3, "--json",
+    )  # fmt: skip
+    with pytest.warns(NoGainWarning):  # a draft as big as its target gains nothing
+        measure = run(
+            "measure", target, folder / "draft", folder / "chat.jsonl", "--limit", 2,
+            "--max-new-tokens", 8, "-o", folder / "report", "--json", "-q",
+            "--compare", f"again={folder / 'draft'}",
+        )  # fmt: skip
+    return {
+        name: json.loads(result.stdout)
+        for name, result in (
+            ("count", count),
+            ("search", search),
+            ("trim", trim),
+            ("measure", measure),
+        )
+    }
+
+
+def test_count_writes_counts_and_says_what_it_skipped(folder: Path, chain: dict[str, Any]) -> None:
+    counts = TokenCounts.load(folder / "c.safetensors")
+    (row,) = chain["count"]["domains"]
+    assert row["conversations"] == 40
+    assert row["search_tokens"] == counts.total("search")
+    assert row["shapes"] == {"messages": 40}
+    assert chain["count"]["skipped_rows"] == 1
+    result = run(
+        "count", "--domain", f"a={folder / 'chat.jsonl'}", "--target", folder / "target",
+        "-o", folder / "again.safetensors",
+    )  # fmt: skip
+    assert "chat.jsonl" in result.stderr
+    assert "41" in result.stderr
+
+
+def test_search_writes_result_vocabulary_and_plot(folder: Path, chain: dict[str, Any]) -> None:
+    vocabulary = DraftVocabulary.load(folder / "search")
+    assert chain["search"]["fingerprint"] == vocabulary.fingerprint
+    assert chain["search"]["k"] == len(vocabulary)
+    assert chain["search"]["coverage"] >= 0.9
+    fox = make_byte_tokenizer().encode("fox", add_special_tokens=False)
+    assert all(index in vocabulary for index in fox)
+    assert (folder / "search" / "search.json").is_file()
+    assert (folder / "search" / "search.png").is_file()
+
+
+def test_trim_writes_a_draft_that_loads(folder: Path, chain: dict[str, Any]) -> None:
+    draft = TrimmedDraftForCausalLM.from_pretrained(folder / "draft")
+    assert draft.config.draft_vocab_size == chain["trim"]["k"] == chain["search"]["k"]
+    assert draft.generation_config.num_assistant_tokens == 3
+    assert draft.dtype == torch.float32
+    assert (folder / "draft" / "tokenizer.json").is_file()
+
+
+def test_measure_writes_report_and_plot(folder: Path, chain: dict[str, Any]) -> None:
+    assert {"draft", "again"} <= set(chain["measure"]["entries"])
+    assert (folder / "report" / "decode_report.json").is_file()
+    assert (folder / "report" / "decode_report.png").is_file()
+
+
+def test_a_goal_that_is_missed_exits_with_1(folder: Path, chain: dict[str, Any]) -> None:
+    with pytest.warns(NoGainWarning):
+        result = run(
+            "measure", folder / "target", folder / "draft", folder / "chat.jsonl", "--limit", 1,
+            "--max-new-tokens", 4, "--min-speedup", 100, "-q", exit_code=1,
+        )  # fmt: skip
+    assert "goal missed" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["count", "search", "trim", "measure"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"vtrim {command} " in run(command, "--help").output
+
+
+def test_version() -> None:
+    assert run("--version").output.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("count",), "no data given"),
+        (("count", "gone.jsonl", "--target", "{target}"), "gone.jsonl"),
+        (("count", "--domain", "sql", "--target", "{target}"), "NAME=DATA"),
+        (("search", "gone.safetensors", "--target", "{target}"), "gone.safetensors"),
+        (("search", "{counts}", "--target", "{target}", "--floor", "default=much"), "share"),
+        (("search", "{counts}", "--target", "{target}", "--min-coverage", "2"), "min_coverage"),
+        (("search", "{counts}", "--target", "{target}", "--body", "standalone"), "--draft"),
+        (("trim", "{target}", "{folder}", "--target", "{target}"), "vocabulary"),
+        (("measure", "{target}", "gone", "{data}"), "gone"),
+        (("measure", "{target}", "{draft}", "{data}", "--compare", "x"), "NAME=FOLDER"),
+        (("trim", "{target}", "{search}", "--target", "{target}", "--layers", "9"), "layers"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+)
+def test_mistakes_are_answered_in_a_sentence(
+    folder: Path, chain: dict[str, Any], arguments: tuple[str, ...], said: str
+) -> None:
+    places = {
+        "target": folder / "target",
+        "counts": folder / "c.safetensors",
+        "search": folder / "search",
+        "draft": folder / "draft",
+        "data": folder / "chat.jsonl",
+        "folder": folder,
+    }
+    result = run(*(text.format_map(places) for text in arguments), exit_code=2)
+    assert said in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    result = run("count", "gone.jsonl", "--target", folder / "target", "--debug", exit_code=2)
+    assert "Traceback" in result.output
+
+
+def test_another_tokenizer_is_refused(folder: Path, chain: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = make_byte_tokenizer()
+    tokenizer.add_tokens(["<other>"])
+    make_tiny("llama").save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    result = run(
+        "trim", tmp_path / "other", folder / "search", "--target", folder / "target", "-o",
+        tmp_path / "draft", exit_code=2,
+    )  # fmt: skip
+    assert "share one tokenizer" in result.stderr.replace("\n", " ")
+    assert not (tmp_path / "draft").exists()
+
+
+def test_ctrl_c_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TokenCounts, "from_dataset", interrupted)
+    output = folder / "interrupted.safetensors"
+    run(
+        "count", folder / "chat.jsonl", "--target", folder / "target", "-o", output,
+        exit_code=130,
+    )  # fmt: skip
+    assert not output.exists()
+
+
+def test_a_killed_save_leaves_the_old_draft(
+    folder: Path, chain: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run("trim", folder / "target", folder / "search", "--target", folder / "target", "-o",
+        tmp_path / "draft")  # fmt: skip
+    before = {path.name: path.read_bytes() for path in (tmp_path / "draft").iterdir()}
+    saved = TrimmedDraftForCausalLM.save_pretrained
+
+    def killed(self: TrimmedDraftForCausalLM, where: Path) -> None:
+        saved(self, where)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrimmedDraftForCausalLM, "save_pretrained", killed)
+    run("trim", folder / "target", folder / "search", "--target", folder / "target", "-o",
+        tmp_path / "draft", "--dtype", "float32", exit_code=130)  # fmt: skip
+    assert {path.name: path.read_bytes() for path in (tmp_path / "draft").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["draft"]
