@@ -6,7 +6,8 @@ A call may grow: new parameters are keyword-only and have defaults. Anything els
 from __future__ import annotations
 
 import inspect
-from importlib import metadata
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,7 +136,8 @@ def test_names() -> None:
 
 
 def test_version_is_the_distribution_s() -> None:
-    assert vtrim_hf.__version__ == metadata.version("vtrim_hf")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    assert vtrim_hf.__version__ == project["project"]["version"]
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))

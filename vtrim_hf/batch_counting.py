@@ -18,13 +18,10 @@ from .chat_data import SourceRow
 from .chat_messages import MalformedRow
 from .chat_rendering import AssistantSpans, ChatRenderer
 from .chat_rows import ANSWER_IDS_COLUMN, RECORD_COLUMN, Conversation, UnknownShape, read_row
-from .counted_blocks import summed_keys
+from .span_tokens import Piece
 from .vocabulary import tokenizer_fingerprint
 
 KEPT_SKIPS = 20
-_TEXT_BATCH = (
-    4_000_000  # characters that are rendered before they are tokenised, to bound the memory
-)
 
 
 @dataclass(frozen=True)
@@ -124,6 +121,17 @@ class BatchCounts:
     digest_sum: int = 0
 
 
+@dataclass(eq=False)
+class PreparedBatch:
+    """A batch that is rendered and not yet tokenised; ids of answers are in it as they stand."""
+
+    batch: BatchCounts
+    pieces: list[Piece] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    id_places: list[int] = field(default_factory=list)
+
+
 class BatchCounter:
     """Counts batches of rows with one tokenizer.
 
@@ -141,20 +149,22 @@ class BatchCounter:
         )
 
     def count(self, rows: Iterable[SourceRow]) -> BatchCounts:
-        """Count a batch.
+        """Count a batch: `prepare`, `tokenise` and `finish` in one.
 
         Raises:
             ValueError: for the first malformed row if the rules are strict, and for what is wrong
                 with the set-up rather than with a row (no chat template, ids beyond the width,
                 answers of another tokenizer).
         """
+        prepared = self.prepare(rows)
+        return self.finish(prepared, self.tokenise(prepared))
+
+    def prepare(self, rows: Iterable[SourceRow]) -> PreparedBatch:
+        """Read and render a batch; raises as `count` does."""
         none = np.empty(0, dtype=np.int64)
         places = np.zeros(2 * self.rules.blocks, dtype=np.int64)
         batch = BatchCounts(none, none, places, Counter(), set(), [])
-        said: list[tuple[np.ndarray, np.ndarray]] = []
-        texts: list[AssistantSpans] = []
-        text_places: list[int] = []
-        characters = 0
+        prepared = PreparedBatch(batch)
         for row in rows:
             counted = self._read(row, batch)
             if counted is None:
@@ -162,22 +172,45 @@ class BatchCounter:
             conversation, rendered, digest = counted
             place = self.rules.place(digest)
             if conversation.answer_ids is not None:
-                ids = np.asarray(sum(conversation.answer_ids, ()), dtype=np.int64)
-                said.append(self._keyed([ids], [place]))
-            texts += rendered
-            text_places += [place] * len(rendered)
-            characters += sum(len(part.text) for part in rendered)
+                for turn in conversation.answer_ids:
+                    prepared.ids += turn
+                    prepared.id_places += [place] * len(turn)
+            for part in rendered:
+                pieces = self.renderer.tokens.pieces(part.text, part.spans)
+                prepared.pieces += pieces
+                prepared.places += [place] * len(pieces)
             batch.conversations[place] += 1
             batch.shapes[conversation.shape] += 1
             batch.digest_sum += int.from_bytes(digest, "big")
-            if characters > _TEXT_BATCH:
-                said.append(self._keyed(self.renderer.said_ids(texts), text_places))
-                texts, text_places, characters = [], [], 0
-        said.append(self._keyed(self.renderer.said_ids(texts), text_places))
-        batch.keys, batch.counts = summed_keys(
-            np.concatenate([keys for keys, _ in said]),
-            np.concatenate([counts for _, counts in said]),
+        return prepared
+
+    def tokenise(self, prepared: PreparedBatch) -> list[Any]:
+        """Tokenise what `prepare` has cut out; meanwhile another thread may prepare the next."""
+        return self.renderer.tokens.encode_pieces(prepared.pieces)
+
+    def finish(self, prepared: PreparedBatch, encodings: list[Any]) -> BatchCounts:
+        """Sum the ids up; raises as `count` does."""
+        piece_ids = self.renderer.tokens.piece_ids
+        flat, lengths = prepared.ids, []
+        for piece, encoding in zip(prepared.pieces, encodings, strict=True):
+            ids = piece_ids(piece, encoding)
+            flat += ids
+            lengths.append(len(ids))
+        places = np.concatenate(
+            [
+                np.asarray(prepared.id_places, dtype=np.int64),
+                np.repeat(np.asarray(prepared.places, dtype=np.int64), lengths),
+            ]
         )
+        array = np.asarray(flat, dtype=np.int64)
+        width = self.rules.vocab_size
+        if array.size and int(array.max()) >= width:
+            raise ValueError(
+                f"token id {int(array.max())} lies beyond the width {width}: pass vocab_size= the "
+                "target's own (target.config.get_text_config().vocab_size), and its own tokenizer"
+            )
+        batch = prepared.batch
+        batch.keys, batch.counts = np.unique(places * width + array, return_counts=True)
         return batch
 
     def _read(
@@ -189,7 +222,8 @@ class BatchCounter:
                 self._check_tokenizer(row)
             if is_record:
                 return None
-            batch.columns.update(map(str, row.row))
+            if not row.row.keys() <= batch.columns:
+                batch.columns.update(map(str, row.row))
         batch.rows += 1
         try:
             if row.problem is not None:
@@ -212,20 +246,6 @@ class BatchCounter:
                 batch.skipped.append(skipped)
             return None
         return conversation, rendered, digest
-
-    def _keyed(self, said: list[np.ndarray], places: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        if not said:
-            none = np.empty(0, dtype=np.int64)
-            return none, none
-        ids = np.concatenate(said)
-        width = self.rules.vocab_size
-        if ids.size and int(ids.max()) >= width:
-            raise ValueError(
-                f"token id {int(ids.max())} lies beyond the width {width}: pass vocab_size= the "
-                "target's own (target.config.get_text_config().vocab_size), and its own tokenizer"
-            )
-        places_of_ids = np.repeat(np.asarray(places, np.int64), [part.size for part in said])
-        return np.unique(places_of_ids * width + ids, return_counts=True)
 
     def _check_tokenizer(self, row: SourceRow) -> None:
         """Refuse ids that another tokenizer made."""

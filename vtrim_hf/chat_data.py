@@ -33,12 +33,14 @@ class SourceRow:
         source: file or data set.
         line: line number (JSON lines) or row number, from 1.
         problem: why it cannot be read, or None.
+        size: in bytes, about; 0 where it is not known.
     """
 
     row: Any
     source: str
     line: int
     problem: str | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def _json_rows(path: Path) -> Iterator[SourceRow]:
 
 def _json_row(line: bytes, source: str, number: int) -> SourceRow:
     try:
-        return SourceRow(json.loads(line.decode("utf-8-sig")), source, number)
+        row = json.loads(line.decode("utf-8-sig"))
+        return SourceRow(row, source, number, size=len(line))
     except UnicodeDecodeError as error:
         return SourceRow(None, source, number, f"not UTF-8: {error.reason}")
     except (ValueError, RecursionError) as error:
@@ -243,9 +246,10 @@ def _parquet_rows(path: Path) -> Iterator[SourceRow]:
     with _parquet(path) as file:
         number = 0
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
+            size = batch.nbytes // max(1, batch.num_rows)
             for row in batch.to_pylist():
                 number += 1
-                yield SourceRow(row, path.name, number)
+                yield SourceRow(row, path.name, number, size=size)
 
 
 def _chosen_split(splits: list[str], split: str | None) -> str:

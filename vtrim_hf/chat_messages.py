@@ -54,6 +54,14 @@ def read_messages(value: object, column: str) -> list[Message]:
     return [_message(message, f"{column}[{i}]") for i, message in enumerate(value)]
 
 
+def is_plain(messages: Sequence[Message]) -> bool:
+    """Tell whether messages are nothing but a role and a text each."""
+    return all(
+        len(message) == 2 and type(message.get("content")) is str and type(message["role"]) is str
+        for message in messages
+    )
+
+
 def _message(value: object, where: str) -> Message:
     if not isinstance(value, Mapping):
         raise MalformedRow(

@@ -28,11 +28,11 @@ from .assistant_spans import (
     generation_spans,
     grouped_turns,
 )
-from .chat_messages import MalformedRow, Message
+from .chat_messages import MalformedRow, Message, is_plain
 from .chat_rows import Conversation, read_row
 from .chat_template import ChatTemplate
 from .span_tokens import SpanTokenizer
-from .template_runner import Spans, is_plain
+from .template_runner import Spans
 
 __all__ = ["AssistantSpans", "ChatRenderer", "EncodedConversation", "render_conversation"]
 
@@ -48,6 +48,7 @@ class ChatRenderer:
         template_kwargs: what else the template is to see.
 
     Attributes:
+        tokens: turns marked text into ids.
         template: the `ChatTemplate`, or None.
         template_hash: its sha256 (hex), or None.
     """
@@ -59,7 +60,7 @@ class ChatRenderer:
         chat_template: str | bool | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tokens = SpanTokenizer(tokenizer)
+        self.tokens = SpanTokenizer(tokenizer)
         self._eos = tokenizer.eos_token or ""
         self.template: ChatTemplate | None = None
         own = getattr(tokenizer, "chat_template", None)
@@ -106,18 +107,25 @@ class ChatRenderer:
             return self._encode_answers(conversation)
         encoded = []
         for part in self.render(conversation):
-            ids, mask = self._tokens.encode(part.text, part.spans)
+            ids, mask = self.tokens.encode(part.text, part.spans)
             end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
             encoded.append(EncodedConversation(ids[:end], mask[:end]))
         return encoded
 
     def said_ids(self, rendered: Sequence[AssistantSpans]) -> list[np.ndarray]:
-        """Give the ids that the assistant says in each of many rendered texts, for counting.
+        """Give the ids that the assistant says in each rendered text.
 
         The same ids as `encode` marks, but only the assistant's text is tokenised where this is
         proven to be the same.
         """
-        return self._tokens.said_ids([(part.text, part.spans) for part in rendered])
+        said = []
+        for part in rendered:
+            pieces = self.tokens.pieces(part.text, part.spans)
+            ids: list[int] = []
+            for piece, encoded in zip(pieces, self.tokens.encode_pieces(pieces), strict=True):
+                ids += self.tokens.piece_ids(piece, encoded)
+            said.append(np.asarray(ids, dtype=np.int64))
+        return said
 
     def prompt_ids(self, conversation: Conversation) -> np.ndarray:
         """Give the ids that the target is shown when it is to say what comes next: int64 [length].
@@ -137,7 +145,7 @@ class ChatRenderer:
             (text,) = self.template.render(
                 [messages], conversation.tools, add_generation_prompt=True
             )
-        return self._tokens.encode(text, ())[0]
+        return self.tokens.encode(text, ())[0]
 
     def _encode_answers(self, conversation: Conversation) -> list[EncodedConversation]:
         answers, messages = conversation.answer_ids or (), conversation.messages
@@ -196,6 +204,8 @@ class ChatRenderer:
                 else generation_spans(template, tracked[i], start, end, text)
             )
         whole = turns[-1] + 1 == len(messages)
+        if whole and len(turns) == 1:  # most conversations
+            return (AssistantSpans(texts[0], tuple(spans[0]), turns),)
         full = texts[-1] if whole else template.render([messages], tools, plain=plain)[0]
         return tuple(grouped_turns(full, texts, spans, turns))
 
@@ -231,7 +241,7 @@ class ChatRenderer:
                 "the chat template renders the history anew once this turn follows, so that the "
                 "turn cannot be told from it"
             )
-        shared = self._tokens.shared_whole_tokens(header, text[len(base) :])
+        shared = self.tokens.shared_whole_tokens(header, text[len(base) :])
         if not shared:
             raise MalformedRow(
                 f"the chat template's generation prompt {header!r} is not how its assistant turns "

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .chat_messages import MalformedRow, Message, read_messages, read_tools
+from .chat_messages import MalformedRow, Message, is_plain, read_messages, read_tools
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation")
 ANSWER_COLUMNS = ("output", "response")
@@ -71,13 +71,13 @@ class Conversation:
         Raises:
             MalformedRow: if a text holds half a surrogate pair, which no tokenizer can read.
         """
-        value: list[Any] = [self.messages, self.tools]
-        if not self.messages:
-            value.append(self.plain)
-        if self.answer_ids is not None:
-            value.append(self.answer_ids)
         try:
-            text = _CANONICAL.encode(value)
+            if self.tools is None and self.answer_ids is None and is_plain(self.messages):
+                said = [text for m in self.messages for text in (m["role"], m["content"])]
+                said += self.plain or () if not self.messages else ()
+                text = "".join([f"{len(part)}:{part}" for part in said])
+            else:
+                text = _CANONICAL.encode([self.messages, self.tools, self.answer_ids])
             return hashlib.sha256(text.encode("utf-8")).digest()
         except UnicodeEncodeError as error:
             raise MalformedRow(f"the text is no valid Unicode: {error.reason}") from error

@@ -142,8 +142,9 @@ class ChatTemplate:
     def _reads_parts(self) -> bool:
         parts = [{"type": "text", "text": _PROBE}]
         text = self._tried([{"role": "user", "content": parts}])
-        # A template that only prints its content shows the list's brackets and quotes.
-        return text is not None and _PROBE in text and "'text'" not in text
+        # A template that only prints its content shows the list's own words.
+        shown = ("'type'", '"type"')
+        return text is not None and _PROBE in text and not any(word in text for word in shown)
 
     @cached_property
     def _asked(self) -> list[Message]:
@@ -206,9 +207,7 @@ class ChatTemplate:
         return ends[0] if ends else len(text)
 
     def _token_before(self, text: str, start: int, position: int) -> str | None:
-        """Give the longest added token that ends at a position, and does not begin before
-        `start`.
-        """
+        """Give the longest added token that ends at a position and lies behind `start`."""
         if position > start:
             for token in self._tokens_by_end.get(text[position - 1], ()):
                 if text.endswith(token, start, position):

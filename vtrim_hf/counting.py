@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
-from .batch_counting import KEPT_SKIPS, BatchCounter, BatchCounts, CountRules, SkippedRow
+from .batch_counting import (
+    KEPT_SKIPS,
+    BatchCounter,
+    BatchCounts,
+    CountRules,
+    PreparedBatch,
+    SkippedRow,
+)
 from .chat_data import ChatSource, SourceRow
 from .chat_rows import SHAPES
 from .counted_blocks import BlockAccumulator, DomainCounts
 
 _HASH_SPACE = 1 << 256
+_BATCH_SIZE = 8_000_000  # bytes of rows that are held at a time, where their size is known
 _ROWS_OF_UNKNOWN_SHAPE = (
     1000  # after so many rows that fit no shape, and none that does, reading stops
 )
@@ -115,11 +123,13 @@ def _nothing_said(source: ChatSource, total: BatchCounts, domain: str) -> str:
 
 def _batches(source: ChatSource, size: int) -> Iterator[list[SourceRow]]:
     batch: list[SourceRow] = []
+    characters = 0
     for row in source:
         batch.append(row)
-        if len(batch) >= size:
+        characters += row.size
+        if len(batch) >= size or characters >= _BATCH_SIZE:
             yield batch
-            batch = []
+            batch, characters = [], 0
     if batch:
         yield batch
 
@@ -128,7 +138,7 @@ def _counted(
     batches: Iterator[list[SourceRow]], counter: BatchCounter, tokenizer: Any, num_proc: int
 ) -> Iterator[BatchCounts]:
     if num_proc == 1:
-        yield from map(counter.count, batches)
+        yield from _overlapped(batches, counter)
         return
     # Started afresh, not forked: a fork of a process whose tokenizer has threads may stand still.
     with ProcessPoolExecutor(
@@ -141,6 +151,22 @@ def _counted(
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()
+
+
+def _overlapped(
+    batches: Iterator[list[SourceRow]], counter: BatchCounter
+) -> Iterator[BatchCounts]:
+    """Tokenise one batch in a thread, outside of Python's lock, while the next is prepared."""
+    with counter.renderer.tokens.untruncated(), ThreadPoolExecutor(1) as pool:
+        before: tuple[PreparedBatch, Future[list[Any]]] | None = None
+        for batch in batches:
+            prepared = counter.prepare(batch)
+            started = pool.submit(counter.tokenise, prepared)
+            if before is not None:
+                yield counter.finish(before[0], before[1].result())
+            before = prepared, started
+        if before is not None:
+            yield counter.finish(before[0], before[1].result())
 
 
 _worker: BatchCounter | None = None

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -30,7 +31,7 @@ COUNTING = 1
 METADATA_KEY = "vtrim_counts"
 _MAX_WIDTH, _MAX_BLOCKS = 1 << 26, 1 << 12
 _TENSORS = ("keys", "counts", "conversations")
-_fingerprints: dict[str, str] = {}
+_table_hashes: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 
 
 def write_counts(
@@ -197,13 +198,16 @@ def tokenizer_facts(tokenizer: Any) -> tuple[str, str]:
         (index, repr(token)) for index, token in sorted(tokenizer.added_tokens_decoder.items())
     ]
     digest.update(repr((added, tokenizer.eos_token)).encode("utf-8", "surrogatepass"))
-    behaviour = digest.hexdigest()
-    # The table's own hash takes a while with 150,000 tokens; the hash above determines it.
-    if not tokenizer.is_fast:
-        return tokenizer_fingerprint(tokenizer), behaviour
-    if behaviour not in _fingerprints:
-        _fingerprints[behaviour] = tokenizer_fingerprint(tokenizer)
-    return _fingerprints[behaviour], behaviour
+    return tokenizer_table_hash(tokenizer), digest.hexdigest()
+
+
+def tokenizer_table_hash(tokenizer: Any) -> str:
+    """Give `tokenizer_fingerprint`, computed once as long as the table does not grow."""
+    size, known = _table_hashes.get(tokenizer, (0, ""))
+    if size != len(tokenizer):  # half a second with 150,000 tokens
+        known = tokenizer_fingerprint(tokenizer)
+        _table_hashes[tokenizer] = (len(tokenizer), known)
+    return known
 
 
 def cached_path(

@@ -14,7 +14,7 @@ from .batch_counting import BatchCounter, CountRules, SkippedRows
 from .chat_data import ChatSource
 from .counted_blocks import PART_NAMES
 from .counting import CountedDomain, count_domain
-from .counts_file import cached_path, tokenizer_facts
+from .counts_file import cached_path, tokenizer_facts, tokenizer_table_hash
 from .token_counts import TokenCounts
 
 logger = logging.getLogger(__name__)
@@ -56,15 +56,14 @@ def count_dataset(
     if not domains:
         raise ValueError("there is no domain to count: the mapping is empty")
     counter = BatchCounter(tokenizer, rules)
-    tokenizer_hash, behaviour = tokenizer_facts(tokenizer)
+    tokenizer_hash = tokenizer_table_hash(tokenizer)
     template_hash = counter.renderer.template_hash
     counts = []
     for domain, source in domains.items():
         path = None
         if cache_dir is not False and source.identity is not None:
-            path = cached_path(
-                cache_dir, source.identity(), rules, (tokenizer_hash, behaviour, template_hash)
-            )
+            hashes = (*tokenizer_facts(tokenizer), template_hash)
+            path = cached_path(cache_dir, source.identity(), rules, hashes)
         if path is not None and path.is_file():
             try:
                 counts.append(TokenCounts.load(path).renamed(domain))

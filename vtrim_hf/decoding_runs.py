@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .decoding_meter import CallTally, metered
+from .decoding_meter import CallTally, metered, unwrapped
 from .decoding_prompts import prompt_digest
 from .decoding_ways import DecodingWay
 
@@ -177,7 +177,9 @@ def _difference(
     if found["plain_token"] is None or found["token"] is None:
         return found
     said = torch.tensor([plain[:position]], dtype=prompt.dtype, device=prompt.device)
-    logits = target(torch.cat([prompt, said], dim=1)).logits[0, -1].float()
+    # one row of logits is enough, and [length, V] of them is much
+    last = {"logits_to_keep": 1} if unwrapped(target)._supports_logits_to_keep() else {}
+    logits = target(torch.cat([prompt, said], dim=1), **last).logits[0, -1].float()
     gap = float((logits[found["plain_token"]] - logits[found["token"]]).abs())
     step = torch.finfo(target.dtype).eps * max(1.0, float(logits.abs().max()))
     return {**found, "gap": gap, "near_tie": gap <= _NEAR_TIE_STEPS * step}

@@ -56,7 +56,7 @@ def search_vocabulary(
 
     Ids are ranked once, required ones first, then by count. `exact` computes the utility of every
     allowed size and takes the best, which is the optimum for this ranking. `tpe` is the paper's
-    search with Optuna; its result says how far it stays behind the exact one.
+    search with Optuna (`run_study`); its result says how far it stays behind the exact one.
 
     Args:
         counts: a `TokenCounts`. Its search part chooses; its held-out part judges.

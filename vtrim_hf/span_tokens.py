@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,9 @@ import numpy as np
 from .chat_template import common_length
 
 Span = tuple[int, int]
+Piece = tuple[str, Sequence[Span], str | None]
+"""A text, the ranges that are wanted of it, and the header before its only one, or None."""
+
 _HEADER_REACH = 96  # characters in which a turn's header must begin for the short way
 _KEPT_HEADERS = 1024
 
@@ -47,59 +49,69 @@ class SpanTokenizer:
         """
         if self._backend is None:
             return self._encode_by_difference(text, spans)
-        with _untruncated(self._backend):
+        with self.untruncated():
             encoding = self._backend.encode(text, add_special_tokens=False)
         return np.asarray(encoding.ids, dtype=np.int64), _overlapping(encoding.offsets, spans)
 
-    def said_ids(self, texts: Sequence[tuple[str, Sequence[Span]]]) -> list[np.ndarray]:
-        """Give the ids that `encode` marks, for many texts at once: one int64 array a text."""
+    def pieces(self, text: str, spans: Sequence[Span]) -> list[Piece]:
+        """Cut out what must be tokenised to know the ids inside the ranges."""
         if self._backend is None:
-            return [ids[mask] for ids, mask in (self.encode(*item) for item in texts)]
-        pieces: list[tuple[str, list[Span], str | None]] = []
-        owners: list[int] = []
-        for owner, (text, spans) in enumerate(texts):
-            for piece in self._pieces(text, spans):
-                pieces.append(piece)
-                owners.append(owner)
-        said: list[list[np.ndarray]] = [[] for _ in texts]
-        with _untruncated(self._backend):
-            encodings = self._backend.encode_batch_fast(
-                [piece[0] for piece in pieces], add_special_tokens=False
-            )
-            for owner, (text, spans, header), encoding in zip(
-                owners, pieces, encodings, strict=True
-            ):
-                said[owner].append(self._said(text, spans, header, encoding.ids))
-        empty = np.empty(0, dtype=np.int64)
-        return [np.concatenate(parts) if parts else empty for parts in said]
-
-    def _said(
-        self, text: str, spans: list[Span], header: str | None, ids: list[int]
-    ) -> np.ndarray:
-        if header is not None:
-            before = self._header_ids(header)
-            # If the header's own tokens come first, none of them reaches into the turn.
-            if ids[: len(before)] == before:
-                return np.asarray(ids[len(before) :], dtype=np.int64)
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        ids_of_text = np.asarray(encoding.ids, dtype=np.int64)
-        return np.compress(_overlapping(encoding.offsets, spans), ids_of_text)
-
-    def _pieces(
-        self, text: str, spans: Sequence[Span]
-    ) -> Iterator[tuple[str, list[Span], str | None]]:
-        """Cut out what must be tokenised: (text, ranges in it, header before the only range)."""
-        cuts = []
+            return [(text, spans, None)]
+        cuts: list[Piece] = []
+        before = 0
         for start, end in spans:
             cut = self._borders.last_before(text, start)
-            if cut is None or not (end == len(text) or self._borders.closes(text, end)):
-                break
-            cuts.append((cut, start, end))
-        if len(cuts) < len(spans) or any(cut < end for (_, _, end), (cut, _, _) in pairwise(cuts)):
-            yield text, list(spans), None
-            return
-        for cut, start, end in cuts:
-            yield text[cut:end], [(start - cut, end - cut)], text[cut:start]
+            ends_well = end == len(text) or self._borders.closes(text, end)
+            if cut is None or cut < before or not ends_well:
+                return [(text, spans, None)]
+            cuts.append((text[cut:end], ((start - cut, end - cut),), text[cut:start]))
+            before = end
+        return cuts
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> list[Any]:
+        """Tokenise pieces at once; with a backend, other threads may run meanwhile."""
+        if self._backend is None:
+            return [self.encode(text, spans) for text, spans, _ in pieces]
+        with self.untruncated():
+            encodings: list[Any] = self._backend.encode_batch_fast(
+                [piece[0] for piece in pieces], add_special_tokens=False
+            )
+        return encodings
+
+    def piece_ids(self, piece: Piece, encoded: Any) -> list[int]:
+        """Pick the ids inside a piece's ranges."""
+        text, spans, header = piece
+        if self._backend is None:
+            ids_of_text, mask = encoded
+        else:
+            if header is not None:
+                ids: list[int] = encoded.ids
+                before = self._header_ids(header)
+                # If the header's own tokens come first, none of them reaches into the turn.
+                if ids[: len(before)] == before:
+                    return ids[len(before) :]
+            ids_of_text, mask = self.encode(text, spans)
+        inside: list[int] = ids_of_text[mask].tolist()
+        return inside
+
+    @contextmanager
+    def untruncated(self) -> Iterator[None]:
+        """Switch truncation and padding off, which an earlier call may have left on."""
+        backend = self._backend
+        truncation = padding = None
+        if backend is not None:
+            truncation, padding = backend.truncation, backend.padding
+        if truncation is not None:
+            backend.no_truncation()
+        if padding is not None:
+            backend.no_padding()
+        try:
+            yield
+        finally:
+            if truncation is not None:
+                backend.enable_truncation(**truncation)
+            if padding is not None:
+                backend.enable_padding(**padding)
 
     def _header_ids(self, header: str) -> list[int]:
         ids = self._headers.get(header)
@@ -117,7 +129,7 @@ class SpanTokenizer:
         if self._backend is None:
             ends = self._borders.ends_in(header)
         else:
-            with _untruncated(self._backend):
+            with self.untruncated():
                 encoding = self._backend.encode(header, add_special_tokens=False)
             ends = [end for _, end in encoding.offsets]
         return max((end for end in ends if end <= shared), default=0)
@@ -190,23 +202,6 @@ class _Borders:
             )
             self._proven[token] = known
         return known
-
-
-@contextmanager
-def _untruncated(backend: Any) -> Iterator[None]:
-    """Switch truncation and padding off, which an earlier call may have left on."""
-    truncation, padding = backend.truncation, backend.padding
-    if truncation is not None:
-        backend.no_truncation()
-    if padding is not None:
-        backend.no_padding()
-    try:
-        yield
-    finally:
-        if truncation is not None:
-            backend.enable_truncation(**truncation)
-        if padding is not None:
-            backend.enable_padding(**padding)
 
 
 def _overlapping(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:

@@ -120,14 +120,6 @@ class TemplateRunner:
             self._compile = None
 
 
-def is_plain(messages: Sequence[Message]) -> bool:
-    """Tell whether messages are nothing but a role and a text each."""
-    return all(
-        len(message) == 2 and type(message.get("content")) is str and type(message["role"]) is str
-        for message in messages
-    )
-
-
 def _is_plain_value(value: Any) -> bool:
     if type(value) in (list, dict):
         return all(map(_is_plain_value, value.values() if type(value) is dict else value))

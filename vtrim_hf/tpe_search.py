@@ -50,6 +50,9 @@ def run_study(
     plus the number of trials that the study has already: the same calls give the same trials, and
     a study that goes on does not repeat the points it began with.
 
+    Where floors rule sizes out, the first trial is the smallest size that meets them, which the
+    counts alone tell: a floor may leave so few sizes that chance alone finds none of them.
+
     Args:
         space: the sizes and their floors.
         evaluate: the objective, to be maximised, of a size.
@@ -80,13 +83,10 @@ def run_study(
         known = _known_values(study)
         evaluated: dict[int, float] = dict(known)
         objective = _objective(space, evaluate, evaluated)
-        study.optimize(objective, n_trials=trials, show_progress_bar=progress)
-        fell_back = not _has_feasible(study)
-        if fell_back:
-            # All trials missed the floors, as when only the very largest sizes meet them.
-            smallest = int(space.sizes[space.feasible][0])
+        smallest = int(space.sizes[space.feasible][0])
+        if not space.feasible.all() and smallest not in known:
             study.enqueue_trial({"vocab_size": smallest})
-            study.optimize(objective, n_trials=1)
+        study.optimize(objective, n_trials=trials, show_progress_bar=progress)
         # Never from a summary: those pass over constraints.
         best = study.best_trial
         facts = {
@@ -100,7 +100,7 @@ def run_study(
             "best_trial": best.number,
             "best_size": int(best.params["vocab_size"]),
             "best_utility": best.value,
-            "fell_back_to_smallest_feasible": fell_back,
+            "smallest_feasible": smallest,
         }
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -136,13 +136,6 @@ def _known_values(study: Any) -> dict[int, float]:
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return {int(trial.params["vocab_size"]): float(trial.value) for trial in done}
-
-
-def _has_feasible(study: Any) -> bool:
-    try:
-        return study.best_trial is not None
-    except ValueError:  # Optuna's way to say that there is none
-        return False
 
 
 def _open_storage(storage: Any) -> tuple[Any, Callable[[], None]]:

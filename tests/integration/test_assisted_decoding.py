@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LogitsProcessor,
@@ -505,7 +507,7 @@ def test_eight_bit_target() -> None:
 
 def test_bitsandbytes_target(tmp_path: Any) -> None:
     pytest.importorskip("bitsandbytes")
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import BitsAndBytesConfig
 
     source = make_tiny("llama", hidden_size=64, head_dim=16)
     source.save_pretrained(tmp_path)
@@ -594,3 +596,37 @@ def test_chat_goes_on_with_the_whole_conversation() -> None:
     run = watch(target, draft, second, max_new_tokens=NEW)
     assert run.new_ids == plain
     assert all_accepted(run)
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "inkling_text"])
+def test_states_that_can_go_back(kind: str) -> None:
+    """Short convolutions keep a state too, but Transformers takes it back: nothing is refused."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "initializer_range": 0.5,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    if kind == "lfm2":
+        sizes["layer_types"] = ["conv", "full_attention"]
+    else:
+        sizes |= {"n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+    config = CONFIG_MAPPING[kind](vocab_size=VOCAB_SIZE, **sizes)
+    torch.manual_seed(0)
+    target = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    assert set(config.layer_types) & {"conv", "hybrid", "hybrid_sliding"}
+    prompt = make_prompt(20)
+    plain = plain_ids(target, prompt, max_new_tokens=NEW)
+    kept = {*plain, *range(50)}
+    same = watch(target, make_draft(target, kept), prompt, max_new_tokens=NEW)
+    assert same.new_ids == plain
+    assert all_accepted(same)
+    often = watch(target, make_draft(perturbed(target), kept), prompt, max_new_tokens=NEW)
+    assert often.new_ids == plain
+    assert 0 < often.accepted < often.proposed

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -282,7 +283,7 @@ def test_auto_classes_know_a_draft(folder, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: pytest.fail("asked about remote code"))
     assert type(AutoConfig.from_pretrained(folder)) is vtrim_hf.TrimmedDraftConfig
     for trust in ({}, {"trust_remote_code": False}, {"trust_remote_code": True}):
-        loaded = AutoModelForCausalLM.from_pretrained(folder, **trust)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **trust)
         assert type(loaded) is TrimmedDraftForCausalLM
         assert loaded.kept_ids.tolist() == KEPT
 

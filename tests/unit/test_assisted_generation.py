@@ -264,6 +264,7 @@ def make_generator(
     schedule: str = "constant",
     greedy_draft: bool = False,
     processors: Any = (),
+    stop_strings: Any = None,
     **settings: Any,
 ) -> TrimmedCandidateGenerator:
     return TrimmedCandidateGenerator(
@@ -279,6 +280,7 @@ def make_generator(
         settings=GenerationConfig(max_length=100, **settings),
         logits_processor=LogitsProcessorList(processors),
         device=torch.device("cpu"),
+        stop_strings=stop_strings,
     )
 
 
@@ -364,6 +366,18 @@ def test_greedy_draft_of_a_sampling_target_reports_certainty() -> None:
     assert scores is not None
     expected = torch.nn.functional.one_hot(ids[:, IDS.shape[1] :], V).float()
     assert torch.equal(scores.softmax(-1), expected)
+
+
+def test_stop_strings_make_the_draft_greedy() -> None:
+    """A guess that ends the text is dropped; one that was drawn must never be."""
+    ids, scores = make_generator(
+        ScriptedSession([2, 4, 7, 0], sure=0.3),
+        do_sample=True,
+        stop_strings=lambda ids, _: torch.tensor([int(ids[0, -1]) == 34]),
+    ).get_candidates(IDS)
+    assert ids[0, IDS.shape[1] :].tolist() == [5, 11]
+    assert scores is not None
+    assert torch.equal(scores.softmax(-1), torch.nn.functional.one_hot(ids[:, -2:], V).float())
 
 
 def test_greedy_target_gets_no_scores() -> None:

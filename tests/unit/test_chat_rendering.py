@@ -463,7 +463,7 @@ def test_the_short_way_gives_the_ids_of_the_long_way(family: str, turns: list[st
         return
     short = renderer.said_ids(parts)
     for part, ids in zip(parts, short, strict=True):
-        long, mask = renderer._tokens.encode(part.text, part.spans)
+        long, mask = renderer.tokens.encode(part.text, part.spans)
         assert ids.tolist() == long[mask].tolist()
         own = TOKENIZERS[family].encode(part.text, add_special_tokens=False)
         assert long.tolist() == own
@@ -501,7 +501,7 @@ def test_the_short_way_on_a_real_tokenizer(smollm2_tokenizer: Any, turns: list[s
 def test_the_short_way_is_taken_and_tokenises_less(monkeypatch: pytest.MonkeyPatch) -> None:
     renderer = RENDERERS["chatml"]
     parts = renderer.render(read_row({"messages": chat("x" * 500, "short", "y" * 500, "answer")}))
-    pieces = list(renderer._tokens._pieces(parts[0].text, parts[0].spans))
+    pieces = list(renderer.tokens.pieces(parts[0].text, parts[0].spans))
     assert [piece[0] for piece in pieces] == [
         "<|im_start|>assistant\nshort<|im_end|>",
         "<|im_start|>assistant\nanswer<|im_end|>",
@@ -514,8 +514,49 @@ def test_overlapping_added_tokens_forbid_the_short_way() -> None:
     tokenizer.add_special_tokens({"additional_special_tokens": ["x<|im_start|>", "\n<|im"]})
     renderer = ChatRenderer(tokenizer)
     (part,) = renderer.render(read_row({"messages": chat("a", "b")}))
-    pieces = list(renderer._tokens._pieces(part.text, part.spans))
-    assert pieces == [(part.text, list(part.spans), None)]
+    pieces = list(renderer.tokens.pieces(part.text, part.spans))
+    assert pieces == [(part.text, part.spans, None)]
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("mistral", "parts")])
+def test_rendering_straight_gives_the_text_of_apply_chat_template(family: str) -> None:
+    """After the first few, plain messages go straight to the compiled template."""
+    tokenizer = make_tokenizer(family)
+    template = ChatRenderer(tokenizer).template
+    assert template is not None
+    for number in range(30):
+        messages = chat(*("x" * i + " {{ y }} é" for i in range(number % 4 + 1)), system="Be <b>.")
+        for prompt in (False, True):
+            own = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=prompt
+            )
+            assert template.render([messages], add_generation_prompt=prompt, plain=True) == [own]
+    assert template._runner._compared >= 16
+
+
+def test_the_straight_way_is_left_when_it_gives_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vtrim_hf.template_runner import TemplateRunner
+
+    monkeypatch.setattr(TemplateRunner, "_straight", lambda *_: ["wrong"])
+    tokenizer = make_tokenizer("chatml")
+    renderer = ChatRenderer(tokenizer)
+    for _ in range(20):
+        (part,) = renderer.render(read_row({"messages": chat("a", "b")}))
+        assert part.said() == ("b<|im_end|>",)
+
+
+def test_a_template_that_prints_json_of_its_content_gets_text() -> None:
+    tokenizer = make_tokenizer("chatml")
+    template = tokenizer.chat_template.replace(
+        "(message.content or '')",
+        "(message.content if message.content is string else message.content | tojson)",
+    )
+    row = {"messages": chat("a", "b")}
+    row["messages"][1]["content"] = [{"type": "text", "text": "b"}]
+    (part,) = ChatRenderer(tokenizer, chat_template=template).render(read_row(row))
+    assert part.said() == ("b<|im_end|>",)
 
 
 def test_a_very_long_conversation() -> None:

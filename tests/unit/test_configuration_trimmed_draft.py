@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from typing import Any
 
 import pytest
 from transformers import AutoConfig, Gemma3Config, GPT2Config, LlamaConfig
@@ -12,13 +13,13 @@ from vtrim_hf import DraftVocabulary, TrimmedDraftConfig, TrimmedDraftForCausalL
 from vtrim_hf.configuration_trimmed_draft import FORMAT_VERSION
 
 
-def body_config(**fields) -> LlamaConfig:
-    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
+def body_config(**fields) -> Any:
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
     return LlamaConfig(**{**sizes, "num_attention_heads": 4, "intermediate_size": 48, **fields})
 
 
-def config(**fields) -> TrimmedDraftConfig:
-    sizes = {"vocab_size": 72, "draft_vocab_size": 8, "body_config": body_config()}
+def config(**fields) -> Any:
+    sizes: dict[str, Any] = {"vocab_size": 72, "draft_vocab_size": 8, "body_config": body_config()}
     return TrimmedDraftConfig(**{**sizes, **fields})
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tiny_models import VOCAB_SIZE, make_prompt, make_tiny
 from vtrim_hf import DraftVocabulary, TrimmedDraftConfig, TrimmedDraftForCausalLM
 
 KEPT = [1, 2, 5, 7, 20, 77, 130, 255, 298, 299]
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def trim(model, ids=KEPT, **kwargs) -> TrimmedDraftForCausalLM:

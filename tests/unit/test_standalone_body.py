@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -28,12 +29,17 @@ from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
 from vtrim_hf.standalone_body import StandaloneSession, cut_body, load_source
 
 KEPT = (3, 7, 8, 20, 41, 60, 63)
-SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-SPECIAL = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
-GQA = {**SIZES, **SPECIAL, "intermediate_size": 48, "num_key_value_heads": 2}
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+SPECIAL: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+GQA: dict[str, Any] = {**SIZES, **SPECIAL, "intermediate_size": 48, "num_key_value_heads": 2}
 
 # Heads with a bias, Conv1D layers, learned positions, alibi, experts, scaled logits, two configs.
-OTHER_KINDS = {
+OTHER_KINDS: dict[str, Any] = {
     "gpt2": lambda: GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, **SPECIAL),
     "gptj": lambda: GPTJConfig(
         vocab_size=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **SPECIAL
@@ -139,6 +145,14 @@ def test_a_vocabulary_shares_no_storage_with_the_draft(tiny_llama):
     assert draft.kept_ids.data_ptr() != words.ids.data_ptr()
     draft.kept_ids[0] = 0
     assert words.ids[0] == KEPT[0]
+
+
+def test_a_cut_body_is_not_tied_any_more():
+    source = make_tiny("qwen-padded")
+    body = cut_body(source, torch.tensor(KEPT), None)
+    assert source.config.tie_word_embeddings
+    assert not body.config.tie_word_embeddings
+    assert not body.training
 
 
 def test_half_precision_stays_half(tiny_llama):
@@ -305,7 +319,7 @@ def test_a_session_follows_the_target_through_acceptance_and_rejection(tiny_targ
     width = tiny_target.config.vocab_size
     draft = TrimmedDraftForCausalLM.from_draft_model(tiny_target, vocabulary(vocab_size=width))
     session = StandaloneSession(draft.body, None, width)
-    close = {"rtol": 1e-4, "atol": 1e-4}
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
     said = make_prompt(18)
     with torch.no_grad():
         torch.testing.assert_close(session.catch_up(said), rows_after(draft, said), **close)
@@ -328,7 +342,7 @@ def test_a_session_skips_left_padding(tiny_target):
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.int64), ids], dim=1)
     mask = torch.tensor([[0] * 3 + [1] * 8])
     session = StandaloneSession(draft.body, mask, width)
-    close = {"rtol": 1e-4, "atol": 1e-4}
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
     with torch.no_grad():
         torch.testing.assert_close(session.catch_up(padded), rows_after(draft, ids), **close)
         token = torch.tensor([[7]])

@@ -229,6 +229,7 @@ def test_from_counts_breaks_ties_by_id_and_keeps_what_is_required():
     assert vocabulary.vocab_size == 6
     assert DraftVocabulary.from_counts(counts, 3, required=iter([4, 4])) == vocabulary
     assert DraftVocabulary.from_counts(counts, 3, vocab_size=8).vocab_size == 8
+    assert DraftVocabulary.from_counts(counts, 1, required=[4, 4]).ids.tolist() == [4]
 
 
 @pytest.mark.parametrize("required", [(0, 5), iter((0, 5))], ids=["tuple", "iterator"])
