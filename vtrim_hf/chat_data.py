@@ -129,7 +129,7 @@ def _open_datasets_object(dataset: Any, split: str | None) -> ChatSource:
 
     def rows() -> Iterator[SourceRow]:
         for number, row in enumerate(dataset, 1):
-            yield SourceRow(row, label, number)
+            yield SourceRow(_without_fill(row), label, number)
 
     columns = getattr(dataset, "column_names", None)
     own = getattr(dataset, "_fingerprint", None)
@@ -249,7 +249,20 @@ def _parquet_rows(path: Path) -> Iterator[SourceRow]:
             size = batch.nbytes // max(1, batch.num_rows)
             for row in batch.to_pylist():
                 number += 1
-                yield SourceRow(row, path.name, number, size=size)
+                yield SourceRow(_without_fill(row), path.name, number, size=size)
+
+
+def _without_fill(value: Any) -> Any:
+    """Take out the nulls with which a table fills objects that lack a key others have.
+
+    A template would write them into tool calls that were never made with them. A null that was
+    meant cannot be told from these; store arguments as JSON text to keep it.
+    """
+    if isinstance(value, Mapping):
+        return {key: _without_fill(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_fill(item) for item in value]
+    return value
 
 
 def _chosen_split(splits: list[str], split: str | None) -> str:

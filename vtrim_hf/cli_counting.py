@@ -191,7 +191,10 @@ def search(
     required: Any = ()
     if not paper:
         required = required_token_ids(
-            load("tokenizer", target), load("generation_config", target), extra=keep or ()
+            load("tokenizer", target),
+            load("generation_config", target),
+            extra=keep or (),
+            vocab_size=counts.vocab_size,
         )
     settings_of_search: dict[str, Any] = (
         {"preset": "paper"}

@@ -617,7 +617,8 @@ def test_states_that_can_go_back(kind: str) -> None:
         sizes["layer_types"] = ["conv", "full_attention"]
     else:
         sizes |= {"n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-    config = CONFIG_MAPPING[kind](vocab_size=VOCAB_SIZE, **sizes)
+    make_config: Any = CONFIG_MAPPING[kind]
+    config = make_config(vocab_size=VOCAB_SIZE, **sizes)
     torch.manual_seed(0)
     target = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     assert set(config.layer_types) & {"conv", "hybrid", "hybrid_sliding"}

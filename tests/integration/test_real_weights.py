@@ -84,16 +84,14 @@ def test_ten_prompts_with_a_trimmed_head(
     assert any(not set(said) <= set(KEPT) for said in plain.values())
 
 
-def test_prompts_with_fewer_layers(
+def test_one_prompt_with_fewer_layers(
     smollm2: Any, smollm2_tokenizer: Any, plain: dict[str, list[int]]
 ) -> None:
     draft = make_draft(smollm2, KEPT, layers=27)
-    runs = []
-    for question in QUESTIONS[:2]:
-        run = assisted(smollm2, draft, prompt_of(smollm2_tokenizer, question))
-        assert run.new_ids == plain[question]
-        runs.append(run)
-    assert 0.05 < acceptance(runs) < 0.9
+    question = QUESTIONS[0]
+    run = assisted(smollm2, draft, prompt_of(smollm2_tokenizer, question))
+    assert run.new_ids == plain[question]
+    assert 0.05 < acceptance([run]) < 0.9
 
 
 @pytest.mark.slow
@@ -142,7 +140,7 @@ def share_outside_forwards(target: Any, draft: Any, prompt: torch.Tensor) -> flo
         )
     ]
     begin = time.thread_time()
-    target.generate(prompt, assistant_model=draft, max_new_tokens=24, do_sample=False)
+    target.generate(prompt, assistant_model=draft, max_new_tokens=16, do_sample=False)
     total = time.thread_time() - begin
     for handle in handles:
         handle.remove()
@@ -153,8 +151,8 @@ def test_time_outside_forwards(smollm2: Any, smollm2_tokenizer: Any, one_thread:
     """Everything that is not a forward, Transformers' own loop included: measured 1.7 %."""
     draft = make_draft(smollm2, KEPT, layers=4)
     prompt = prompt_of(smollm2_tokenizer, QUESTIONS[1])
-    shares = [share_outside_forwards(smollm2, draft, prompt) for _ in range(2)]
-    assert min(shares) < 0.04, shares
+    share = share_outside_forwards(smollm2, draft, prompt)
+    assert share < 0.04, share
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from vtrim_hf.draft_space import certain
 V, K = 8, 3
 KEPT = torch.tensor([1, 4, 6])
 PROMPT = torch.tensor([[2, 4]])
-DRAWS = 3000
+DRAWS = 2000
 
 SETTINGS: dict[str, list[Any]] = {
     "plain": [],
@@ -192,11 +192,12 @@ def transitions(ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("settings", "draft_settings"),
     [
-        pytest.param({"temperature": 0.7, "top_k": 5, "top_p": 0.9}, {}, id="top-k top-p"),
-        pytest.param({"temperature": 1.3}, {"do_sample": False}, id="greedy draft"),
         pytest.param(
-            {"min_p": 0.05}, {"assistant_confidence_threshold": 0.7}, id="unsure drafts stop"
+            {"temperature": 0.7, "top_k": 5, "top_p": 0.9},
+            {"assistant_confidence_threshold": 0.7},
+            id="top-k top-p, unsure drafts stop",
         ),
+        pytest.param({"temperature": 1.3}, {"do_sample": False}, id="greedy draft"),
     ],
 )
 def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any]) -> None:
@@ -231,5 +232,4 @@ def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any
     expected = counts.sum(1, keepdim=True) * law
     assert chi_square_p(counts, expected) > 0.001
     # The same numbers are no sample of the unprocessed law, or of the draft's.
-    if settings.get("temperature"):
-        assert chi_square_p(counts, counts.sum(1, keepdim=True) * table.softmax(-1)) < 1e-6
+    assert chi_square_p(counts, counts.sum(1, keepdim=True) * table.softmax(-1)) < 1e-6

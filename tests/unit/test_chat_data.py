@@ -107,6 +107,25 @@ def test_datasets_objects(tmp_path: Path) -> None:
     assert read(tmp_path / "saved") == ROWS
 
 
+def test_nulls_that_a_table_fills_in_are_taken_out(tmp_path: Path) -> None:
+    """Arrow gives every object the keys of all others; a tool call must not show them."""
+    import datasets
+
+    def call(**arguments: Any) -> dict[str, Any]:
+        function = {"name": "f", "arguments": arguments}
+        return {"role": "assistant", "tool_calls": [{"function": function}]}
+
+    user = {"role": "user", "content": "q"}
+    rows = [{"messages": [user, call(a=1)]}, {"messages": [user, call(b=[1, 2]), user]}]
+    table = datasets.Dataset.from_list(rows)
+    assert table[0] != rows[0]  # the fill is there
+    assert read(table) == rows
+    assert read(table.to_iterable_dataset()) == rows
+    assert read(write_parquet(tmp_path / "a.parquet", rows)) == rows
+    explicit = [{"messages": [user, call(a=None)]}]
+    assert read(write_lines(tmp_path / "a.jsonl", explicit)) == explicit
+
+
 def test_splits() -> None:
     import datasets
 
