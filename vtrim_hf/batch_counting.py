@@ -92,7 +92,7 @@ class CountRules:
 
     vocab_size: int
     heldout: float = 0.2
-    blocks: int = 200
+    blocks: int = 128
     text_column: str | None = None
     strict: bool = False
     chat_template: str | bool | None = None

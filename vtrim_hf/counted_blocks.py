@@ -1,5 +1,4 @@
-"""Counts of one domain in hashed blocks: what a bootstrap needs, in memory that the data cannot
-exceed.
+"""Counts of one domain in hashed blocks: what a bootstrap needs, in memory that has a bound.
 
 Every conversation falls, by its hash, into the search or the held-out part and into one of a fixed
 number of blocks of that part. A count has the key (part * blocks + block) * V + token id; only
@@ -14,9 +13,7 @@ import numpy as np
 
 PARTS = ("search", "heldout")
 PART_NAMES = (*PARTS, "all")
-_PENDING_KEYS = (
-    1 << 20
-)  # keys that wait to be merged: bounds both the memory and the number of sorts
+_PENDING_KEYS = 1 << 18  # keys that wait to be merged: bounds both memory and merging
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +23,7 @@ class DomainCounts:
     Attributes:
         vocab_size: V.
         blocks: blocks of each part.
-        keys: int64 [n], ascending and unique.
+        keys: whole numbers [n] (uint32 where they fit, else int64), ascending and unique.
         counts: int64 [n], at least 1 each.
         conversations: int64 [2 * blocks], how many conversations fell into each block.
         hashed: false if the counts came as one array, so that what lies in which block is not
@@ -116,7 +113,9 @@ class DomainCounts:
 
     def _inside(self, part: str) -> slice:
         """The stretch of keys that belongs to a part: the search part's come first."""
-        border = int(np.searchsorted(self.keys, self.blocks * self.vocab_size))
+        # A number of the keys' own type: any other would have all keys copied to a wider one.
+        first = self.keys.dtype.type(self.blocks * self.vocab_size)
+        border = int(np.searchsorted(self.keys, first))
         return {
             "search": slice(0, border),
             "heldout": slice(border, self.keys.size),
@@ -127,16 +126,15 @@ class DomainCounts:
 class BlockAccumulator:
     """Adds batches of counts up into a `DomainCounts`.
 
-    Keys wait in a buffer and are merged a million at a time. Once half of all possible keys occur
-    they move to a table of all of them, so that the memory has a bound that does not depend on the
-    data.
+    Keys wait in a buffer and are merged many at a time. What is kept is twelve bytes for each pair
+    of a block and a token that occurs, which ever more data makes no more than 2 * blocks * V.
     """
 
     def __init__(self, vocab_size: int, blocks: int) -> None:
         self._vocab_size, self._blocks = vocab_size, blocks
-        self._keys = np.empty(0, dtype=np.int64)
+        narrow = 2 * blocks * vocab_size < 1 << 32
+        self._keys = np.empty(0, dtype=np.uint32 if narrow else np.int64)
         self._counts = np.empty(0, dtype=np.int64)
-        self._table: np.ndarray | None = None
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
         self._waiting_keys = 0
         self._conversations = np.zeros(2 * blocks, dtype=np.int64)
@@ -144,41 +142,36 @@ class BlockAccumulator:
     def add(self, keys: np.ndarray, counts: np.ndarray, conversations: np.ndarray) -> None:
         """Add a batch: unique keys, their counts, and conversations by block (all int64)."""
         self._conversations += conversations
-        if self._table is not None:
-            self._table[keys] += counts
-            return
-        self._waiting.append((keys, counts))
+        self._waiting.append((keys.astype(self._keys.dtype), counts))
         self._waiting_keys += keys.size
-        if self._waiting_keys >= max(_PENDING_KEYS, self._keys.size // 2):
+        if self._waiting_keys >= _PENDING_KEYS:
             self._merge()
 
     def finished(self) -> DomainCounts:
         """Return the sums."""
-        self._merge()
-        keys, counts = self._keys, self._counts
-        if self._table is not None:
-            keys = np.flatnonzero(self._table).astype(np.int64)
-            counts = self._table[keys]
-        return DomainCounts(self._vocab_size, self._blocks, keys, counts, self._conversations)
+        if self._waiting:
+            self._merge()
+        return DomainCounts(
+            self._vocab_size, self._blocks, self._keys, self._counts, self._conversations
+        )
 
     def _merge(self) -> None:
-        if not self._waiting:
-            return
-        batches = [(self._keys, self._counts), *self._waiting]
-        self._keys, self._counts = summed_keys(
-            np.concatenate([keys for keys, _ in batches]),
-            np.concatenate([counts for _, counts in batches]),
+        keys, counts = summed_keys(
+            np.concatenate([keys for keys, _ in self._waiting]),
+            np.concatenate([counts for _, counts in self._waiting]),
         )
         self._waiting, self._waiting_keys = [], 0
-        possible = 2 * self._blocks * self._vocab_size
-        if 2 * self._keys.size > possible:
-            self._table = np.zeros(possible, dtype=np.int64)
-            self._table[self._keys] = self._counts
-            self._keys = self._counts = np.empty(0, dtype=np.int64)
+        # Known keys are added to where they stand; only new ones make the arrays longer.
+        place = np.searchsorted(self._keys, keys)
+        known = place < self._keys.size
+        known[known] = self._keys[place[known]] == keys[known]
+        self._counts[place[known]] += counts[known]
+        self._keys = np.insert(self._keys, place[~known], keys[~known])
+        self._counts = np.insert(self._counts, place[~known], counts[~known])
 
 
 def summed_keys(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort keys and sum the counts of equal ones; int64 throughout, nothing is rounded."""
+    """Sort keys and sum the counts of equal ones; counts stay int64."""
     if keys.size == 0:
         return keys, counts
     order = np.argsort(keys, kind="stable")

@@ -23,6 +23,8 @@ from .merging import checked_array, merged_domains
 from .mixed_counts import MixedCounts
 from .vocabulary import tokenizer_fingerprint
 
+_HASHED_AT_ONCE = 1 << 18  # numbers that are widened at a time
+
 
 @dataclass(frozen=True, eq=False)
 class TokenCounts(MixedCounts):
@@ -59,7 +61,7 @@ class TokenCounts(MixedCounts):
         name: str | None = None,
         chat_template: str | bool | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
-        blocks: int = 200,
+        blocks: int = 128,
         batch_size: int = 512,
         num_proc: int = 1,
         progress: bool = True,
@@ -93,7 +95,7 @@ class TokenCounts(MixedCounts):
                 renders plain rows without any: the completion's tokens behind the prompt, then EOS
                 if there is one.
             template_kwargs: what else the template sees, such as `{"enable_thinking": False}`.
-            blocks: blocks of each part, for the bootstrap.
+            blocks: hashed blocks of each part, which the bootstrap draws from.
             batch_size: rows at a time; does not change the result.
             num_proc: processes; does not change the result. More than one needs the caller's
                 script to have an `if __name__ == "__main__":`.
@@ -236,7 +238,9 @@ class TokenCounts(MixedCounts):
         for domain, counts in self._counts.items():
             digest.update(json.dumps([domain, counts.blocks, counts.hashed]).encode())
             for array in (counts.keys, counts.counts, counts.conversations):
-                digest.update(array.astype("<i8").tobytes())
+                for start in range(0, array.size, _HASHED_AT_ONCE):
+                    part = array[start : start + _HASHED_AT_ONCE]
+                    digest.update(part.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:

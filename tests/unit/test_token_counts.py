@@ -479,7 +479,7 @@ def test_other_inputs_never_reuse_a_file(
         (path, other_template, plain),
         (path, byte_tokenizer, {"vocab_size": 401}),
         (path, byte_tokenizer, {**plain, "heldout": 0.3}),
-        (path, byte_tokenizer, {**plain, "blocks": 128}),
+        (path, byte_tokenizer, {**plain, "blocks": 100}),
         (path, byte_tokenizer, {**plain, "template_kwargs": {"x": 1}}),
         (path, byte_tokenizer, {**plain, "strict": True}),
         (write_lines(tmp_path / "b.jsonl", rows[:-1]), byte_tokenizer, plain),
@@ -643,20 +643,24 @@ def test_mixed_shapes_are_shown(byte_tokenizer: Any) -> None:
     assert counts.settings["domains"]["default"]["without_assistant"] == 1
 
 
-def test_blocks_move_to_a_table_when_they_are_full(byte_tokenizer: Any) -> None:
-    """The memory has a bound: with few possible keys the table is what is counted in."""
-    from vtrim_hf.counted_blocks import BlockAccumulator
+@pytest.mark.parametrize("vocab_size", [8, 1 << 31])
+def test_batches_add_up(monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> None:
+    """Merging adds to known keys in place; narrow and wide keys, few and many at a time."""
+    from vtrim_hf import counted_blocks
 
+    monkeypatch.setattr(counted_blocks, "_PENDING_KEYS", 37)
     rng = np.random.default_rng(0)
-    accumulator, expected = BlockAccumulator(8, 2), np.zeros(32, dtype=np.int64)
+    accumulator = counted_blocks.BlockAccumulator(vocab_size, 2)
+    expected: Counter[int] = Counter()
     for _ in range(50):
-        keys, counts = np.unique(rng.integers(0, 32, 20), return_counts=True)
+        drawn = rng.integers(0, 32, 20) * (vocab_size // 8)
+        keys, counts = np.unique(drawn, return_counts=True)
         accumulator.add(keys, counts, np.ones(4, dtype=np.int64))
-        expected[keys] += counts
-        accumulator._merge()
-    assert accumulator._table is not None
+        expected.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
     done = accumulator.finished()
-    assert done.counts.tolist() == expected[expected > 0].tolist()
+    assert dict(zip(done.keys.tolist(), done.counts.tolist(), strict=True)) == expected
+    assert done.keys.tolist() == sorted(expected)
+    assert done.keys.dtype == (np.uint32 if vocab_size == 8 else np.int64)
     assert done.conversations.tolist() == [50] * 4
 
 
