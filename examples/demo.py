@@ -53,7 +53,7 @@ def main(output: Path, prompts: int) -> None:
     target = load_model("smollm2")
     width = target.config.vocab_size
 
-    step("counting the target's own answers to 1,100 questions (examples/data/wikisql)")
+    step("counting the target's own answers to 575 questions (examples/data/wikisql)")
     counts = TokenCounts.from_dataset(
         str(DATA / "train.smollm2.jsonl"),
         tokenizer,
