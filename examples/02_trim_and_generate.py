@@ -31,7 +31,7 @@ print(
     f"the head has {draft.lm_head.out_features:,} rows, the target's {target.config.vocab_size:,}"
 )
 
-question = json.loads((DATA / "test.jsonl").open().readline())["messages"][:1]
+question = json.loads((DATA / "test.jsonl").read_text().splitlines()[0])["messages"][:1]
 inputs = tokenizer.apply_chat_template(
     question, add_generation_prompt=True, return_tensors="pt", return_dict=True
 )

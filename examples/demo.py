@@ -85,8 +85,8 @@ def main(output: Path, prompts: int) -> None:
         output / "full_draft",
     )
 
-    rows = [json.loads(line) for line in (DATA / "test.jsonl").open(encoding="utf-8")]
-    questions = [row["messages"][:1] for row in rows[:prompts]]
+    lines = (DATA / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line)["messages"][:1] for line in lines[:prompts]]
     inputs = tokenizer.apply_chat_template(
         questions[0], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
