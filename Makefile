@@ -4,7 +4,8 @@ VENV := .venv
 FLOOR := .venv-floor
 BIN := $(VENV)/bin
 SOURCES := vtrim_hf tests examples
-PYTEST_FLAGS ?= -q
+# Two processes of one thread each: tiny models do not keep two threads busy.
+PYTEST_FLAGS ?= -q -n 2 --dist loadscope
 
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -40,6 +41,8 @@ venv: $(VENV)/.installed  ## make .venv, the development environment
 
 demo: $(VENV)/.installed  ## count, search, trim, generate and measure with SmolLM2
 	$(BIN)/python examples/demo.py
+
+test test-floor: export OMP_NUM_THREADS = 1
 
 test: quality types  ## quality, types and every test that is not slow, on the newest Transformers
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
