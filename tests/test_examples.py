@@ -50,6 +50,7 @@ def test_readme_example(tmp_path: Path, smollm2_tokenizer: object) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert block, "README.md shows no Python example"
+    assert "@@" not in text, "README.md has a place that was never filled in"
     code = block.group(1)
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
     (tmp_path / "examples").symlink_to(ROOT / "examples")

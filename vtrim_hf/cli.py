@@ -1,12 +1,13 @@
 """The `vtrim` command: one subcommand a step, each a thin layer over the library.
 
-Exit codes: 0 done, 1 a goal that the user set was not reached, 2 misuse. A user's mistake is
-answered in one sentence; `--debug` shows where it arose. Results go to standard output, progress
-and remarks to standard error.
+Exit codes: 0 done, 1 a goal that the user set was not reached, 2 misuse, 3 a fault of ours, 130
+interrupted. A user's mistake is answered in one sentence; `--debug` shows where it arose. Results
+go to standard output, progress and remarks to standard error.
 """
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -40,6 +41,8 @@ def _options(
 
 def main() -> None:
     """Run the command; the entry point of the package."""
+    # A polite kill cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     app()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from .cli_shared import (
     Quiet,
     Target,
     answers_mistakes,
+    check_output,
     folder_written_whole,
     load,
     name_and_value,
@@ -89,35 +91,48 @@ def count(
 
     The target's own words: `vtrim count train.jsonl --target smollm2 --from-target --limit 500`
     """
+    from .chat_data import open_chat_data
     from .target_answers import answer_with_target
     from .token_counts import TokenCounts
 
+    check_output(output, folder=False)
+    if from_target and text_column is not None:
+        raise ValueError(
+            "--text-column counts text as it stands, with --from-target the target's answers "
+            "count: leave one of them out"
+        )
     sources = _sources(data, domain)
+    for _, source in sources:
+        open_chat_data(source, split=split)  # so that a wrong name is noticed before any work
     tokenizer = load("tokenizer", target)
+    width = load("config", target).get_text_config().vocab_size
     model = load("model", target, dtype="auto") if from_target else None
-    parts = []
+    parts, skipped = [], []
     for name, source in sources:
         counted: Any = source
         if model is not None:
             # The answers stay beside the counts: they are what a draft is trained on, too.
-            counted = output.with_name(f"{output.stem}.{name}.answers.jsonl")
-            answer_with_target(
+            in_file_name = re.sub(r"[^\w.-]+", "-", name)
+            counted = answer_with_target(
                 model,
                 tokenizer,
                 source,
-                counted,
+                output.with_name(f"{output.stem}.{in_file_name}.answers.jsonl"),
                 limit=limit,
                 max_new_tokens=max_new_tokens,
                 batch_size=batch_size,
+                split=split,
+                strict=strict,
                 progress=not quiet,
             )
+            skipped += counted.skipped
         parts.append(
             TokenCounts.from_dataset(
                 {name: counted},
                 tokenizer,
-                vocab_size=load("config", target).get_text_config().vocab_size,
+                vocab_size=width,
                 heldout=heldout,
-                split=split,
+                split=None if from_target else split,
                 text_column=text_column,
                 strict=strict,
                 progress=not quiet,
@@ -125,8 +140,9 @@ def count(
         )
     counts = TokenCounts.merge(*parts)
     counts.save(output)
-    for skipped in counts.skipped:
-        remarks.print(f"skipped {skipped}", style="yellow", markup=False)
+    skipped += counts.skipped
+    for row in skipped:
+        remarks.print(f"skipped {row}", style="yellow", markup=False)
     rows = [
         {
             "domain": name,
@@ -139,7 +155,7 @@ def count(
         for name in counts.domains
     ]
     facts = {"output": str(output), "fingerprint": counts.fingerprint, "domains": rows}
-    show({**facts, "skipped_rows": counts.skipped.number}, rows, json_)
+    show({**facts, "skipped_rows": max(len(skipped), counts.skipped.number)}, rows, json_)
 
 
 @answers_mistakes
@@ -149,11 +165,16 @@ def search(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
         "search"
     ),
-    body: Annotated[Body, typer.Option(help="Which draft's latency is weighed.")] = Body.eagle3,
+    body: Annotated[
+        Body | None,
+        typer.Option(help="Which draft's latency is weighed: with --draft that, else eagle3."),
+    ] = None,
     draft: Annotated[str | None, typer.Option(help=f"The standalone draft: {MODEL_NAME}.")] = None,
     layers: Annotated[int | None, typer.Option(help="First layers of the draft only.")] = None,
     cost: Annotated[Cost, typer.Option(help="What latency is counted in.")] = Cost.flops,
-    alpha: Annotated[float, typer.Option(help="Weight of coverage against latency.")] = 0.5,
+    alpha: Annotated[
+        float | None, typer.Option(help="Weight of coverage against latency, 0.5 if not given.")
+    ] = None,
     min_coverage: Annotated[float, typer.Option(help="Least coverage of all tokens.")] = 0.0,
     floor: Annotated[
         list[str] | None, typer.Option(help="Least coverage of a domain, NAME=SHARE; repeatable.")
@@ -161,9 +182,13 @@ def search(
     keep: Annotated[
         list[str] | None, typer.Option(help="Text whose tokens must stay; repeatable.")
     ] = None,
-    k_min: Annotated[int, typer.Option(help="Smallest vocabulary.")] = 50,
+    k_min: Annotated[
+        int | None, typer.Option(help="Smallest vocabulary, 50 if not given.")
+    ] = None,
     k_max: Annotated[int | None, typer.Option(help="Largest vocabulary.")] = None,
-    method: Annotated[Method, typer.Option(help="How the size is found.")] = Method.exact,
+    method: Annotated[
+        Method | None, typer.Option(help="How the size is found, exact if not given.")
+    ] = None,
     trials: Annotated[int, typer.Option(help="Trials of the TPE method.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the TPE method.")] = 42,
     storage: Annotated[
@@ -185,32 +210,43 @@ def search(
     from .required_tokens import required_token_ids
     from .search import search_vocabulary
     from .token_counts import TokenCounts
+    from .vocabulary import tokenizer_fingerprint
 
+    check_output(output, folder=True)
     counts = TokenCounts.load(counts_file)
-    latency = _latency(body, cost, target, draft, layers)
-    required: Any = ()
-    if not paper:
-        required = required_token_ids(
-            load("tokenizer", target),
-            load("generation_config", target),
-            extra=keep or (),
-            vocab_size=counts.vocab_size,
+    tokenizer = load("tokenizer", target)
+    found = tokenizer_fingerprint(tokenizer)
+    if counts.tokenizer_hash not in (None, found):
+        raise ValueError(
+            f"the counts are of the tokenizer {str(counts.tokenizer_hash)[:12]}, {target} has "
+            f"{found[:12]}: count again with --target {target}"
         )
-    settings_of_search: dict[str, Any] = (
-        {"preset": "paper"}
-        if paper
-        else {"alpha": alpha, "k_min": k_min, "k_max": k_max, "method": str(method)}
-        | {"trials": trials, "seed": seed}
+    latency = _latency(body, cost, target, draft, layers)
+    required: Any = required_token_ids(
+        tokenizer,
+        load("generation_config", target),
+        extra=keep or (),
+        vocab_size=counts.vocab_size,
     )
+    given: dict[str, Any] = {
+        "alpha": alpha,
+        "k_min": k_min,
+        "k_max": k_max,
+        "method": method and method.value,
+    }
     result = search_vocabulary(
         counts,
         latency,
-        required=required,
+        # The paper requires nothing; what the user asks for is then refused, not dropped.
+        required=(required if keep else ()) if paper else required,
         min_coverage=min_coverage,
         domain_floors=_floors(floor),
+        preset="paper" if paper else None,
+        trials=trials,
+        seed=seed,
         storage=storage,
         progress=not quiet,
-        **settings_of_search,
+        **{name: value for name, value in given.items() if value is not None},
     )
     with folder_written_whole(output) as folder:
         result.save(folder / "search.json")
@@ -252,23 +288,36 @@ def _floors(floor: list[str] | None) -> dict[str, float] | None:
     return floors
 
 
-def _latency(body: Body, cost: Cost, target: str, draft: str | None, layers: int | None) -> Any:
+def _latency(
+    body: Body | None, cost: Cost, target: str, draft: str | None, layers: int | None
+) -> Any:
     """Make the cost model: of the EAGLE-3 body for a target, or of a draft that is to be cut."""
+    from . import DraftVocabulary, TrimmedDraftForCausalLM
     from .latency import LatencyModel
 
     config = load("config", target)
     kind: Literal["flops", "bytes"] = "bytes" if cost is Cost.bytes else "flops"
-    if cost is not Cost.measured and body is Body.eagle3:
-        return LatencyModel.eagle3(config, kind=kind)
     if draft is None:
-        raise ValueError(
-            "--body standalone and --cost measured need the draft that is to be cut: --draft"
+        if body is Body.standalone or cost is Cost.measured or layers is not None:
+            raise ValueError(
+                "--body standalone, --cost measured and --layers need the draft that is to be "
+                "cut: name it with --draft"
+            )
+        remarks.print("weighing the EAGLE-3 body; name --draft to weigh a draft that is cut")
+        return LatencyModel.eagle3(config, kind=kind)
+    if body is Body.eagle3:
+        raise ValueError("--body eagle3 is made for the target alone: leave --draft out")
+    remarks.print(f"weighing the draft {draft}", markup=False)
+    if cost is not Cost.measured:
+        return LatencyModel.standalone(
+            load("config", draft),
+            kind=kind,
+            vocab_size=config.get_text_config().vocab_size,
+            num_hidden_layers=layers,
         )
-    if cost is Cost.measured:
-        return LatencyModel.measured(load("model", draft, dtype="auto"))
-    return LatencyModel.standalone(
-        load("config", draft),
-        kind=kind,
-        vocab_size=config.get_text_config().vocab_size,
-        num_hidden_layers=layers,
-    )
+    small = load("model", draft, dtype="auto")
+    if layers is not None:
+        rows = small.get_output_embeddings().out_features
+        every = DraftVocabulary.from_ids(range(rows), vocab_size=rows)
+        small = TrimmedDraftForCausalLM.from_draft_model(small, every, layers=layers)
+    return LatencyModel.measured(small)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from .cli_shared import (
     Quiet,
     Target,
     answers_mistakes,
+    check_output,
     folder_written_whole,
     load,
     name_and_value,
@@ -38,7 +40,7 @@ def trim(
     layers: Annotated[int | None, typer.Option(help="Keep the first layers only.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the draft's weights.")] = Dtype.bfloat16,
     draft_length: Annotated[
-        int | None, typer.Option(help="Tokens drafted a round (stored with the draft).")
+        int | None, typer.Option(min=1, help="Tokens drafted a round (stored with the draft).")
     ] = None,
     json_: AsJson = False,
     debug: Debug = False,  # noqa: ARG001
@@ -50,6 +52,7 @@ def trim(
     from . import DraftVocabulary, TrimmedDraftForCausalLM
     from .vocabulary import tokenizer_fingerprint
 
+    check_output(output, folder=True)
     kept = DraftVocabulary.load(vocabulary)
     width = load("config", target).get_text_config().vocab_size
     if kept.vocab_size != width:
@@ -93,10 +96,11 @@ def measure(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for report and plot.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Number of prompts.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of prompts.")] = 20,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens generated a prompt.")] = 128,
     draft_length: Annotated[
-        int | None, typer.Option(help="Tokens drafted a round; each draft's own if not given.")
+        int | None,
+        typer.Option(min=1, help="Tokens drafted a round; each draft's own if not given."),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the target beside a draft.")] = Dtype.float32,
     min_speedup: Annotated[
@@ -110,29 +114,39 @@ def measure(
 
     Example: `vtrim measure smollm2 draft test.jsonl --limit 20 -o report`
     """
-    from .measuring import measure_decoding
+    from .measuring import NoGainWarning, measure_decoding
 
+    check_output(output, folder=True)
+    others: dict[str, str] = {}
+    for text in compare or ():
+        name, path = name_and_value(text, "--compare", "NAME=FOLDER")
+        if others.setdefault(name, path) != path:
+            raise ValueError(f"--compare names {name} twice: give each draft a name of its own")
     tokenizer = load("tokenizer", target)
-    others = dict(name_and_value(text, "--compare", "NAME=FOLDER") for text in compare or ())
     number_format = str(dtype)
-    report = measure_decoding(
-        load("model", target, dtype=number_format),
-        load("model", draft, dtype=number_format),
-        _prompts(prompts, tokenizer, limit),
-        tokenizer=tokenizer,
-        compare={name: load("model", path, dtype=number_format) for name, path in others.items()},
-        max_new_tokens=max_new_tokens,
-        num_assistant_tokens=draft_length,
-        progress=not quiet,
-    )
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        report.save(output / "decode_report.json")
-        write_plot(report, output / "decode_report.png")
+    with warnings.catch_warnings():
+        # Said by the table's notes and the exit code, not by a line of source.
+        warnings.simplefilter("ignore", NoGainWarning)
+        report = measure_decoding(
+            load("model", target, dtype=number_format),
+            load("model", draft, dtype=number_format),
+            _prompts(prompts, tokenizer, limit),
+            tokenizer=tokenizer,
+            compare={
+                name: load("model", path, dtype=number_format) for name, path in others.items()
+            },
+            max_new_tokens=max_new_tokens,
+            num_assistant_tokens=draft_length,
+            progress=not quiet,
+        )
     if json_:
         sys.stdout.write(report.to_json() + "\n")
     else:
         out.print(report.table(), markup=False)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        report.save(output / "decode_report.json")
+        write_plot(report, output / "decode_report.png")
     if min_speedup is not None and report.speedup < min_speedup:
         remarks.print(
             f"goal missed: speed-up {report.speedup:.3f}, asked for at least {min_speedup}",

@@ -51,6 +51,15 @@ def answers_mistakes(command: Callable[..., None]) -> Callable[..., None]:
                 traceback.print_exc()
             remarks.print(f"vtrim: {error}", style="red", markup=False, soft_wrap=True)
             raise typer.Exit(2) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            # A fault of ours must not look like a goal that was missed (exit code 1).
+            if kwargs.get("debug"):
+                traceback.print_exc()
+            text = f"vtrim: unexpected {type(error).__name__}: {error} (--debug shows where)"
+            remarks.print(text, style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(3) from None
 
     return run
 
@@ -83,18 +92,37 @@ def load(what: str, name: str, **kwargs: Any) -> Any:
         raise OSError(f"cannot load the {what} of {name}: {error}") from error
 
 
+def check_output(path: Path | None, *, folder: bool) -> None:
+    """Refuse a place that cannot be written to, before any work is done.
+
+    Raises:
+        ValueError: if there is a folder where a file is to go, or the other way round.
+    """
+    if path is not None and path.exists() and path.is_dir() != folder:
+        wanted, found = ("folder", "file") if folder else ("file", "folder")
+        raise ValueError(f"--output must name a {wanted}, {path} is a {found}: name another")
+
+
 @contextmanager
 def folder_written_whole(output: Path) -> Iterator[Path]:
     """Give a folder beside `output` to write into; its files take their places when all are there.
 
-    An interrupted command leaves `output` as it was.
+    An interrupted command leaves `output` as it was. Weights of an earlier save that the new one
+    does not have are removed, for a loader would still find them.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
         yield Path(temporary)
         output.mkdir(exist_ok=True)
-        for file in Path(temporary).iterdir():
+        # The JSON files name the others, so they come last.
+        files = sorted(Path(temporary).iterdir(), key=lambda file: file.suffix == ".json")
+        for file in files:
             file.replace(output / file.name)
+        written = {file.name for file in files}
+        for pattern in ("model*.safetensors", "model.safetensors.index.json", "vocabulary-*"):
+            for file in output.glob(pattern):
+                if file.name not in written:
+                    file.unlink()
 
 
 def write_plot(result: Any, path: Path) -> None:

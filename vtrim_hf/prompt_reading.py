@@ -88,9 +88,9 @@ def _context(conversation: Conversation, *, plain: bool) -> Conversation:
 
 
 def unanswered(
-    prompts: PromptReader, answered: set[str], limit: int | None, bar: Any
+    prompts: PromptReader, answered: set[str], seen: set[str], limit: int | None, bar: Any
 ) -> Iterator[Prompt]:
-    seen: set[str] = set()
+    """Give the prompts that have no answer yet; `seen` takes the hashes of all of them."""
     for prompt in prompts:
         if limit is not None and len(seen) >= limit:
             return

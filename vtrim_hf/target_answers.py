@@ -11,7 +11,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,9 @@ _WEIGHTS_SEEN = 64  # numbers of each parameter that go into the model's fingerp
 
 @dataclass(frozen=True)
 class TargetAnswers:
-    """What a run of `answer_with_target` did.
+    """What a run of `answer_with_target` did; iterating gives the rows with this run's answers.
+
+    The file may hold answers to other prompts, too, from runs on other data or with no limit.
 
     Attributes:
         path: the file.
@@ -42,6 +44,7 @@ class TargetAnswers:
         added: of these, by this run.
         tokens: ids in all answers.
         skipped: rows without a prompt that can be answered.
+        prompts: hashes of this run's prompts.
     """
 
     path: Path
@@ -49,6 +52,14 @@ class TargetAnswers:
     added: int
     tokens: int
     skipped: SkippedRows
+    prompts: frozenset[str]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with self.path.open(encoding="utf-8") as file:
+            for line in file:
+                row = json.loads(line)
+                if row.get("prompt_hash") in self.prompts:
+                    yield row
 
 
 def answer_with_target(
@@ -124,7 +135,8 @@ def answer_with_target(
         total=source.length, desc="answering", unit="row", disable=None if progress else True
     )
     with AnswersFile(Path(output_path), facts) as file, bar:
-        new = unanswered(prompts, file.answered, limit, bar)
+        asked: set[str] = set()
+        new = unanswered(prompts, file.answered, asked, limit, bar)
         for window in windows(new, batch_size * _WINDOW):
             window.sort(key=lambda prompt: (len(prompt.ids), prompt.key))
             for start in range(0, len(window), batch_size):
@@ -141,7 +153,12 @@ def answer_with_target(
                 bar.set_postfix(answers=added, refresh=False)
         file.finish()
         return TargetAnswers(
-            Path(output_path), len(file.answered), added, file.tokens, prompts.skipped
+            Path(output_path),
+            len(file.answered),
+            added,
+            file.tokens,
+            prompts.skipped,
+            frozenset(asked),
         )
 
 

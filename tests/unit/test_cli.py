@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from tiny_models import make_byte_tokenizer, make_tiny
 from vtrim_hf import DraftVocabulary, TokenCounts, TrimmedDraftForCausalLM, __version__
 from vtrim_hf.cli import app
-from vtrim_hf.measuring import NoGainWarning
 
 QUESTIONS = (
     "Which city?",
@@ -38,6 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = make_tiny("llama", eos_token_id=2)
     target.save_pretrained(folder / "target")
     tokenizer.save_pretrained(folder / "target")
+    other = make_byte_tokenizer()
+    other.add_tokens(["<other>"])
+    target.save_pretrained(folder / "other")
+    other.save_pretrained(folder / "other")
     with (folder / "chat.jsonl").open("w", encoding="utf-8") as file:
         for index in range(40):
             turns = [
@@ -65,12 +68,11 @@ def chain(folder: Path) -> dict[str, Any]:
         "trim", target, folder / "search", "--target", target, "-o", folder / "draft",
         "--dtype", "float32", "--draft-length", 3, "--json",
     )  # fmt: skip
-    with pytest.warns(NoGainWarning):  # a draft as big as its target gains nothing
-        measure = run(
-            "measure", target, folder / "draft", folder / "chat.jsonl", "--limit", 2,
-            "--max-new-tokens", 8, "-o", folder / "report", "--json", "-q",
-            "--compare", f"again={folder / 'draft'}",
-        )  # fmt: skip
+    measure = run(
+        "measure", target, folder / "draft", folder / "chat.jsonl", "--limit", 2,
+        "--max-new-tokens", 8, "-o", folder / "report", "--json", "-q",
+        "--compare", f"again={folder / 'draft'}",
+    )  # fmt: skip
     return {
         name: json.loads(result.stdout)
         for name, result in (
@@ -123,11 +125,10 @@ def test_measure_writes_report_and_plot(folder: Path, chain: dict[str, Any]) -> 
 
 
 def test_a_goal_that_is_missed_exits_with_1(folder: Path, chain: dict[str, Any]) -> None:
-    with pytest.warns(NoGainWarning):
-        result = run(
-            "measure", folder / "target", folder / "draft", folder / "chat.jsonl", "--limit", 1,
-            "--max-new-tokens", 4, "--min-speedup", 100, "-q", exit_code=1,
-        )  # fmt: skip
+    result = run(
+        "measure", folder / "target", folder / "draft", folder / "chat.jsonl", "--limit", 1,
+        "--max-new-tokens", 4, "--min-speedup", 100, "-q", exit_code=1,
+    )  # fmt: skip
     assert "goal missed" in result.stderr
 
 
@@ -154,6 +155,23 @@ def test_version() -> None:
         (("measure", "{target}", "gone", "{data}"), "gone"),
         (("measure", "{target}", "{draft}", "{data}", "--compare", "x"), "NAME=FOLDER"),
         (("trim", "{target}", "{search}", "--target", "{target}", "--layers", "9"), "layers"),
+        (("trim", "{target}", "{search}", "--target", "{target}", "-o", "{data}"), "--output"),
+        (("trim", "{target}", "{search}", "--draft-length", "0"), "--draft-length"),
+        (("count", "{data}", "--target", "{target}", "-o", "{folder}"), "--output"),
+        (("search", "{counts}", "--target", "{target}", "-o", "{data}"), "--output"),
+        (("search", "{counts}", "--target", "{target}", "--paper", "--alpha", ".9"), "alpha"),
+        (("search", "{counts}", "--target", "{target}", "--paper", "--keep", "x"), "required"),
+        (("search", "{counts}", "--target", "{target}", "--layers", "1"), "--draft"),
+        (("search", "{counts}", "--target", "{other}"), "count again"),
+        (("measure", "{target}", "{draft}", "{data}", "-o", "{data}"), "--output"),
+        (
+            ("measure", "{target}", "{draft}", "{data}", "--compare", "a=x", "--compare", "a=y"),
+            "twice",
+        ),
+        (
+            ("count", "{data}", "--target", "{target}", "--from-target", "--text-column", "x"),
+            "--text-column",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )
@@ -167,6 +185,7 @@ def test_mistakes_are_answered_in_a_sentence(
         "draft": folder / "draft",
         "data": folder / "chat.jsonl",
         "folder": folder,
+        "other": folder / "other",
     }
     result = run(*(text.format_map(places) for text in arguments), exit_code=2)
     assert said in result.stderr.replace("\n", " ")
@@ -179,16 +198,54 @@ def test_debug_shows_the_traceback(folder: Path) -> None:
 
 
 def test_another_tokenizer_is_refused(folder: Path, chain: dict[str, Any], tmp_path: Path) -> None:
-    tokenizer = make_byte_tokenizer()
-    tokenizer.add_tokens(["<other>"])
-    make_tiny("llama").save_pretrained(tmp_path / "other")
-    tokenizer.save_pretrained(tmp_path / "other")
     result = run(
-        "trim", tmp_path / "other", folder / "search", "--target", folder / "target", "-o",
+        "trim", folder / "other", folder / "search", "--target", folder / "target", "-o",
         tmp_path / "draft", exit_code=2,
     )  # fmt: skip
     assert "share one tokenizer" in result.stderr.replace("\n", " ")
     assert not (tmp_path / "draft").exists()
+
+
+def test_only_the_answers_to_the_prompts_asked_for_are_counted(
+    folder: Path, tmp_path: Path
+) -> None:
+    def conversations(*data: object, limit: int) -> int:
+        result = run(
+            "count", *data, "--target", folder / "target", "-o", tmp_path / "c.safetensors",
+            "--from-target", "--limit", limit, "--max-new-tokens", 4, "--json", "-q",
+        )  # fmt: skip
+        return int(json.loads(result.stdout)["domains"][0]["conversations"])
+
+    rows = (folder / "chat.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join(rows[:10]), encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text("\n".join(rows[10:20]), encoding="utf-8")
+    assert conversations(tmp_path / "a.jsonl", tmp_path / "b.jsonl", limit=5) == 10
+    assert conversations(tmp_path / "a.jsonl", limit=3) == 3
+    assert conversations(tmp_path / "b.jsonl", limit=5) == 5
+
+
+def test_a_fault_of_ours_is_no_missed_goal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr(TokenCounts, "from_dataset", broken)
+    result = run(
+        "count", folder / "chat.jsonl", "--target", folder / "target", "-o",
+        folder / "broken.safetensors", exit_code=3,
+    )  # fmt: skip
+    assert "unexpected KeyError" in result.stderr
+
+
+def test_weights_of_an_earlier_save_do_not_stay(
+    folder: Path, chain: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "model-00001-of-00002.safetensors").write_bytes(b"old")
+    (tmp_path / "draft" / "notes.md").write_text("mine", encoding="utf-8")
+    run("trim", folder / "target", folder / "search", "--target", folder / "target", "-o",
+        tmp_path / "draft")  # fmt: skip
+    assert not (tmp_path / "draft" / "model-00001-of-00002.safetensors").exists()
+    assert (tmp_path / "draft" / "notes.md").is_file()
 
 
 def test_ctrl_c_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
