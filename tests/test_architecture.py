@@ -67,6 +67,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "search": (
         "search_curve",
         "search_space",
+        "result_checks",
         "search_result",
         "search_plots",
         "tpe_search",

@@ -21,6 +21,8 @@ ANSWER_IDS_COLUMN = "assistant_token_ids"
 RECORD_COLUMN = "vtrim_record"
 """Rows with this column are notes that a file of answers makes about itself, never data."""
 
+_ID_LIMIT = 1 << 31  # no tokenizer has more ids, and larger numbers fit no array of ids
+
 SHAPES = (
     "messages (role/content)",
     "conversations (from/value)",
@@ -163,9 +165,11 @@ def _answer_ids(value: object) -> tuple[tuple[int, ...], ...] | None:
         raise MalformedRow(f"{ANSWER_IDS_COLUMN} must be a list of ids or of lists of ids")
     turns = value if value and isinstance(value[0], Sequence) else [value]
     for turn in turns:
-        if not isinstance(turn, Sequence) or not all(type(i) is int and i >= 0 for i in turn):
+        if not isinstance(turn, Sequence) or not all(
+            type(i) is int and 0 <= i < _ID_LIMIT for i in turn
+        ):
             raise MalformedRow(
-                f"{ANSWER_IDS_COLUMN} must hold token ids (whole numbers from 0 on)"
+                f"{ANSWER_IDS_COLUMN} must hold token ids (whole numbers in [0, {_ID_LIMIT}))"
             )
     return tuple(tuple(turn) for turn in turns)
 

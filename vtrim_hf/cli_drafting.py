@@ -142,7 +142,7 @@ def measure(
     if json_:
         sys.stdout.write(report.to_json() + "\n")
     else:
-        out.print(report.table(), markup=False)
+        out.print(report.table(), markup=False, soft_wrap=True)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         report.save(output / "decode_report.json")

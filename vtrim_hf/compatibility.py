@@ -47,8 +47,11 @@ def check_pair(
         draft_tokenizer: the draft's tokenizer, compared id by id with `tokenizer`.
 
     Raises:
+        TypeError: if one of them is no loaded model.
         ValueError: naming what does not fit and the way out.
     """
+    check_loaded(target, "target")
+    check_loaded(draft, "draft")
     target, draft = _generating(target), _generating(draft)
     for role, model in (("target", target), ("draft", draft)):
         if model.config.is_encoder_decoder:
@@ -129,6 +132,16 @@ def check_call(
 def unwrap(model: Any) -> Any:
     """Return the model behind a PEFT wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def check_loaded(model: Any, role: str) -> None:
+    """Raise TypeError unless `model` is a loaded model, or a wrapper of one."""
+    if not hasattr(getattr(_generating(model), "config", None), "get_text_config"):
+        what = repr(model) if model is None or isinstance(model, str) else type(model).__name__
+        raise TypeError(
+            f"the {role} must be a loaded Transformers model, got {what}: load it with "
+            "AutoModelForCausalLM.from_pretrained"
+        )
 
 
 def _generating(model: Any) -> Any:

@@ -12,9 +12,19 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .kept_ids import WIDEST
+
 # Raised when a field is added whose absence or presence changes what the weights mean.
 FORMAT_VERSION = 1
 BODIES = ("standalone",)
+
+_KINDS: dict[str, type] = {
+    "head_bias": bool,
+    "tokenizer_hash": str,
+    "vocabulary_fingerprint": str,
+    "vocabulary_provenance": dict,
+    "frozen_parameters": list,
+}
 
 # Facts of the body that generation and caches read from a model's top-level config.
 _FROM_BODY = frozenset(
@@ -51,7 +61,7 @@ class TrimmedDraftConfig(PreTrainedConfig):
 
     Raises:
         ValueError: for sizes that do not fit each other, an unknown body or a missing body_config,
-            or a layout written by a newer release.
+            a fact of another type, or a layout written by a newer release.
     """
 
     model_type = "trimmed_draft"
@@ -87,6 +97,19 @@ class TrimmedDraftConfig(PreTrainedConfig):
                 f"this draft has the layout version {self.format_version}, this release reads up "
                 f"to {FORMAT_VERSION}: upgrade with `pip install -U vtrim_hf`"
             )
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(
+                    f"{name} must be a {kind.__name__}, got {value!r}: fetch the draft's "
+                    "config.json again"
+                )
+        for parameter in self.frozen_parameters or ():
+            if not isinstance(parameter, str):
+                raise ValueError(
+                    f"frozen_parameters must hold names of parameters, got {parameter!r}: fetch "
+                    "the draft's config.json again"
+                )
         if self.body not in BODIES:
             raise ValueError(
                 f"body must be one of {', '.join(BODIES)}, got {self.body!r}: "
@@ -138,4 +161,8 @@ def _check_whole(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(
             f"{name} must be a whole number, got {value!r}: fetch the draft's config.json again"
+        )
+    if value > WIDEST:
+        raise ValueError(
+            f"{name} must be at most {WIDEST}, got {value}: fetch the draft's config.json again"
         )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     for key, types in wanted.items():
         if not isinstance(header.get(key, ...), types):
             raise ValueError(f"{path}: {key!r} is missing or of the wrong type")
+    _check_settings(path, header["settings"])
     names = []
     for number, facts in enumerate(header["domains"]):
         if not isinstance(facts, dict) or not isinstance(facts.get("name"), str):
@@ -127,6 +129,47 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     ):
         raise ValueError(f"{path}: 'weights' must hold one number for each domain, got {weights}")
     return header
+
+
+def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Prove of each domain what `TokenCounts.shapes` and merging read of it, where it is told."""
+    domains = settings.get("domains", {})
+    if not isinstance(domains, dict) or not all(isinstance(f, dict) for f in domains.values()):
+        raise ValueError(
+            f"{path}: 'settings' must hold an object of facts for each of its 'domains', got "
+            f"{domains!r:.80}; count again"
+        )
+    for name, facts in domains.items():
+        # Counted data tells all of them, given counts none.
+        told = {*_FACTS} if "rows" in facts else {*_FACTS} & facts.keys()
+        for fact in sorted(told):
+            if not _FACTS[fact](facts.get(fact)):
+                raise ValueError(
+                    f"{path}: 'settings' of the domain {name!r}: {fact!r} is "
+                    f"{facts.get(fact)!r:.80}, which no count wrote; count again"
+                )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{1,64}", value) is not None
+
+
+_FACTS: Mapping[str, Callable[[object], bool]] = {
+    "rows": _is_count,
+    "skipped": _is_count,
+    "without_assistant": _is_count,
+    "shapes": _are_counts,
+    "tokens": _are_counts,
+    "data_fingerprint": _is_hash,
+}
 
 
 def _check_whole(path: Path, facts: Mapping[str, Any], key: str, most: int) -> None:

@@ -8,11 +8,15 @@ them a name and a file, the model keeps the table among its weights. This module
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 import torch
+
+WIDEST = (1 << 31) - 1
+"""The largest width that is believed; real ones are a thousandth of it."""
 
 
 class HasVocabulary(Protocol):
@@ -89,15 +93,50 @@ def whole_ids(ids: Iterable[int] | torch.Tensor | np.ndarray, what: str) -> torc
     Raises:
         ValueError: for anything but a flat list of whole numbers.
     """
-    given = torch.as_tensor(ids if isinstance(ids, torch.Tensor | np.ndarray) else list(ids))
-    if given.ndim != 1 or (
-        given.numel() and (given.is_floating_point() or given.dtype == torch.bool)
-    ):
+    listed = ids if isinstance(ids, torch.Tensor | np.ndarray) else list(ids)
+    try:
+        given = torch.as_tensor(listed)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(
+            f"{what} must be a flat list of whole numbers, but {error}: pass token ids"
+        ) from error
+    if given.ndim != 1 or not _is_whole(given):
         raise ValueError(
             f"{what} must be a flat list of whole numbers, got {given.dtype} {list(given.shape)}: "
             "pass token ids (of a mask: mask.nonzero().flatten())"
         )
     return given.to("cpu", torch.int64, copy=True)
+
+
+def whole_number(value: object, what: str) -> int:
+    """Return `value` as an int, refusing whatever would have to be rounded.
+
+    Raises:
+        ValueError: for anything but a whole number, such as 2.7, "2" or True.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ValueError(f"{what} must be a whole number, got {value!r}: pass an int")
+    return number
+
+
+def refuse_rounding(ids: torch.Tensor, what: str) -> None:
+    """Raise unless a tensor of any shape holds whole numbers.
+
+    Raises:
+        ValueError: for floats, complex numbers and truth values.
+    """
+    if not _is_whole(ids):
+        raise ValueError(f"{what} must be whole numbers, got {ids.dtype}: pass an int64 tensor")
+
+
+def _is_whole(given: torch.Tensor) -> bool:
+    # What is empty holds nothing to round; torch.tensor([]) is a tensor of floats.
+    other = given.is_floating_point() or given.is_complex() or given.dtype == torch.bool
+    return not (given.numel() and other)
 
 
 def first_bad_position(ids: torch.Tensor, vocab_size: int) -> tuple[int, str] | None:

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from .compatibility import check_pair
 from .decode_report import MAIN, DecodeReport
 from .decoding_meter import unwrapped
 from .decoding_prompts import prepare_prompts, prompt_digest
 from .decoding_runs import DecodingRuns
 from .decoding_ways import DecodingWay, dtype_name, machine_facts, parse_dtype, plain_ways, ways
+from .kept_ids import whole_number
 
 _OWN_ARGUMENTS = {
     "inputs": "prompts",
@@ -100,7 +102,8 @@ def measure_decoding(
 
     Raises:
         TypeError: if a model or prompt is of a kind that cannot be measured.
-        ValueError: if an argument is out of range or a prompt does not fit the target.
+        ValueError: if an argument is out of range, a prompt does not fit the target, or a trimmed
+            draft was made for another width or tokenizer.
 
     Warns:
         NoGainWarning: if the median speed-up is not above 1; the text gives the reason.
@@ -109,8 +112,9 @@ def measure_decoding(
         ("max_new_tokens", max_new_tokens, 1),
         ("warmup", warmup, 0),
         ("repeats", repeats, 1),
+        ("num_assistant_tokens", num_assistant_tokens, 1),
     ):
-        if value < least:
+        if value is not None and whole_number(value, name) < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     model = unwrapped(target)
     run = DecodingRuns(
@@ -129,6 +133,7 @@ def measure_decoding(
         max_positions=getattr(model.config.get_text_config(), "max_position_embeddings", None),
         max_new_tokens=max_new_tokens,
     )
+    _check_ids(inputs, model.config.get_text_config().vocab_size)
     finished = {row["prompt"]: dict(row) for row in done}
     settings = {
         "max_new_tokens": max_new_tokens,
@@ -148,6 +153,10 @@ def measure_decoding(
             num_assistant_tokens=num_assistant_tokens,
             assistant_confidence_threshold=assistant_confidence_threshold,
         )
+        for way in drafts:
+            # Greedy text stays right whatever a draft of another tokenizer says: nobody would see.
+            if hasattr(getattr(way.draft, "config", None), "draft_vocab_size"):
+                check_pair(model, way.draft, tokenizer=tokenizer)
         for way in drafts:
             stack.enter_context(way)
         assistants = [way.draft for way in drafts if way.draft is not None]
@@ -183,6 +192,17 @@ def measure_decoding(
         reason = next(note for note in report.notes if note.startswith(f"{MAIN}: no gain"))
         warnings.warn(reason, NoGainWarning, stacklevel=2)
     return report
+
+
+def _check_ids(inputs: Sequence[Mapping[str, Any]], width: int) -> None:
+    for number, one in enumerate(inputs):
+        ids = one["input_ids"][0]
+        wrong = ids[(ids < 0) | (ids >= width)].tolist()
+        if wrong:
+            raise ValueError(
+                f"prompt {number} holds the id {wrong[0]}, but the target's ids lie in "
+                f"[0, {width}): encode it with the target's own tokenizer"
+            )
 
 
 @contextmanager

@@ -30,11 +30,11 @@ from .assisted_generation import (
     make_candidate_generator,
     widen,
 )
-from .compatibility import check_can_roll_back, check_pair, unwrap
+from .compatibility import check_can_roll_back, check_loaded, check_pair, unwrap
 from .configuration_trimmed_draft import TrimmedDraftConfig
 from .losses import next_token_loss
 from .standalone_body import StandaloneSession, build_body, cut_body, load_source
-from .trimmed_head import TrimmedHead, refuse_unfit_weights
+from .trimmed_head import TrimmedHead, refuse_unfit_weights, remove_other_weights
 from .vocabulary import DraftVocabulary
 
 # The field is named `past_key_values` in Transformers 5.23, `cache` from 5.24 on.
@@ -118,17 +118,19 @@ class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
             from_pretrained_kwargs: for loading by name (`dtype`, `revision`, `device_map`, ...).
 
         Raises:
-            TypeError: if the model is no Transformers model, `vocabulary` no vocabulary, or there
-                are settings for loading although nothing is loaded.
-            ValueError: if the model is an encoder-decoder, holds adapters or is trimmed already,
-                its head is quantised or has no row for a kept id, it keeps a state that cannot
-                roll back, or it does not fit `target`.
+            TypeError: if the model or `target` is no Transformers model, `vocabulary` no
+                vocabulary, or there are settings for loading although nothing is loaded.
+            ValueError: if the model is no decoder-only causal language model, holds adapters or is
+                trimmed already, its head is quantised or has no row for a kept id, it keeps a
+                state that cannot roll back, or it does not fit `target`.
         """
         if not hasattr(vocabulary, "to_draft"):
             raise TypeError(
                 f"vocabulary must be a DraftVocabulary, got {type(vocabulary).__name__}: make one "
                 "with DraftVocabulary.from_ids(ids, vocab_size=...)"
             )
+        if target is not None:
+            check_loaded(target, "target")
         source = load_source(model_or_name, **from_pretrained_kwargs)
         check_can_roll_back(source, "draft")
         body = cut_body(source, vocabulary.ids, layers)
@@ -193,6 +195,8 @@ class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
         frozen = [name for name, weight in self.named_parameters() if not weight.requires_grad]
         self.config.frozen_parameters = frozen or None
         super().save_pretrained(save_directory, **kwargs)
+        if kwargs.get("is_main_process", True):
+            remove_other_weights(save_directory, kwargs.get("variant"))
 
     def make_candidate_generator(self, **call: Any) -> TrimmedCandidateGenerator:
         """Make the candidate generator for one run of `target.generate`.

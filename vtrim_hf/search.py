@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .kept_ids import whole_ids
 from .latency import LatencyModel
 from .search_curve import FrontPoint, SearchCurve, thinned
 from .search_result import SearchResult
@@ -106,7 +107,7 @@ def search_vocabulary(
         "multiple_of": None if multiple_of is None else int(multiple_of),
     }
     reasons = {name: len(ids) for name, ids in getattr(required, "by_reason", {}).items()}
-    wanted = tuple(sorted({int(token_id) for token_id in required}))
+    wanted = tuple(whole_ids(required, "required ids").unique().tolist())
     if preset is not None:
         limits = _with_preset(preset, limits, wanted)
         method = method or "tpe"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .result_checks import check_result
 from .search_curve import FrontPoint, SearchCurve, thinned
 from .vocabulary import DraftVocabulary, write_atomically
 
@@ -99,19 +100,22 @@ class SearchResult:
         """Read what `to_dict` gave.
 
         Raises:
-            ValueError: if it is no search result, or its ids were changed.
+            ValueError: if it is no search result, or its ids were changed; the text names the
+                field that is not as it must be.
         """
-        if data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
+        if found != FORMAT:
             raise ValueError(
-                f"a search result says format={FORMAT!r}, got {data.get('format')!r}: make one "
-                "with SearchResult.save or `vtrim search`"
+                f"a search result says format={FORMAT!r}, got {found!r}: make one with "
+                "SearchResult.save or `vtrim search`"
             )
         try:
+            check_result(data)
             per_domain = {
                 name: {key: _pair(v) if isinstance(v, list) else v for key, v in facts.items()}
                 for name, facts in data["per_domain"].items()
             }
-            return cls(
+            result = cls(
                 k=data["k"],
                 vocabulary=_vocabulary_from_dict(data["vocabulary"]),
                 utility=data["utility"],
@@ -129,8 +133,14 @@ class SearchResult:
                 curve=SearchCurve.from_dict(data["curve"]),
                 usual=data["usual"] and FrontPoint(*data["usual"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the search result is damaged: {error!r}") from error
+        if result.k != len(result.vocabulary):
+            raise ValueError(
+                f"the search result is damaged: k is {result.k}, but the vocabulary holds "
+                f"{len(result.vocabulary)} ids; search again"
+            )
+        return result
 
     def save(self, path: str | Path) -> None:
         """Write one JSON file, ids included, so that it loads back alone.
@@ -153,7 +163,7 @@ class SearchResult:
         """
         try:
             data = json.loads(Path(path).read_text("utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, nested without end
             raise ValueError(f"{path} is no search result: {error}") from error
         if not isinstance(data, dict):
             raise ValueError(f"{path} is no search result: it holds a {type(data).__name__}")

@@ -18,6 +18,8 @@ from huggingface_hub.utils import validate_repo_id
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig, PreTrainedModel
 
+from .kept_ids import whole_number
+
 # Named `past_key_values` in Transformers 5.23, `cache` from 5.24 on.
 _CACHE_NAMES = ("cache", "past_key_values")
 
@@ -62,7 +64,8 @@ def check_source(model: Any) -> None:
 
     Raises:
         TypeError: if it is no Transformers model.
-        ValueError: if it is an encoder-decoder, holds adapters, or was trimmed before.
+        ValueError: if it is an encoder or an encoder-decoder, keeps no cache, holds adapters, or
+            was trimmed before.
     """
     name = type(model).__name__
     adapted = hasattr(model, "get_base_model") or (
@@ -89,6 +92,26 @@ def check_source(model: Any) -> None:
             f"{name} is trimmed already, its head has rows for {model.config.draft_vocab_size} "
             "kept ids only: cut the model that it was made from"
         )
+    _check_reads_left_to_right(model)
+
+
+def _check_reads_left_to_right(model: PreTrainedModel) -> None:
+    """Raise for encoders; that a recurrent state cannot roll back is told elsewhere."""
+    name = type(model).__name__
+    reads = inspect.signature(model.forward).parameters
+    way_out = "take a causal language model (AutoModelForCausalLM) of the target's tokenizer"
+    if not any(c in reads for c in _CACHE_NAMES) and not getattr(model, "_is_stateful", False):
+        raise ValueError(
+            f"the draft must be a causal language model with a cache, but the forward of {name} "
+            f"takes neither {' nor '.join(_CACHE_NAMES)}: {way_out}"
+        )
+    # GPT-NeoX says is_decoder=False too; its attention is causal all the same.
+    causal = any(getattr(part, "is_causal", None) is True for part in model.modules())
+    if getattr(model.config, "is_decoder", None) is False and not causal:
+        raise ValueError(
+            f"the draft must read from left to right, but {name} is an encoder by its config "
+            f"(is_decoder=False): {way_out}"
+        )
 
 
 def cut_body(
@@ -105,8 +128,10 @@ def cut_body(
 
     Raises:
         ValueError: if the head is quantised, missing, or has no row for a kept id, or `layers` is
-            out of range.
+            no whole number or out of range.
     """
+    if layers is not None:
+        layers = whole_number(layers, "layers")
     head = model.get_output_embeddings()
     _check_head(model, head, kept_ids)
     rows = kept_ids.to(head.weight.device)

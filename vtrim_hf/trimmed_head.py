@@ -7,6 +7,8 @@ This module knows nothing about how the model around the head works.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -125,6 +127,24 @@ class TrimmedHead(nn.Module):
             "a trimmed head cannot be resized, its rows are the kept ids: resize the draft model "
             "first and cut it again with from_draft_model"
         )
+
+
+def remove_other_weights(folder: str | Path, variant: str | None) -> None:
+    """Remove the weights of an earlier save that was sharded where the last one was not, or so.
+
+    Transformers removes old shards, but neither an old single file, which would be loaded instead
+    of the new shards, nor an old index. So shards that are there are those of the last save.
+
+    Args:
+        folder: where the draft was saved.
+        variant: of the last save; files of other variants stay.
+    """
+    stem = f"model.{variant}" if variant else "model"
+    shard = re.compile(re.escape(stem) + r"-\d{5}-of-\d{5}\.safetensors")
+    sharded = any(shard.fullmatch(file.name) for file in Path(folder).iterdir())
+    single, index = f"{stem}.safetensors", "model.safetensors.index"
+    index = f"{index}.{variant}.json" if variant else f"{index}.json"
+    (Path(folder) / (single if sharded else index)).unlink(missing_ok=True)
 
 
 def refuse_unfit_weights(info: dict[str, Any]) -> None:

@@ -20,13 +20,16 @@ import numpy as np
 import torch
 
 from .kept_ids import (
+    WIDEST,
     HasVocabulary,
     first_bad_position,
     kept_ids_fingerprint,
     rank_ids,
+    refuse_rounding,
     rows_of,
     tokenizer_fingerprint,
     whole_ids,
+    whole_number,
 )
 from .vocabulary_files import read_vocabulary, write_atomically, write_vocabulary
 
@@ -79,7 +82,14 @@ class DraftVocabulary:
                 f"kept ids must be an int64 tensor of shape [k], got {self.ids.dtype} "
                 f"{list(self.ids.shape)}: use DraftVocabulary.from_ids"
             )
-        bad = first_bad_position(self.ids, self.vocab_size)
+        width = whole_number(self.vocab_size, "vocab_size")
+        if width > WIDEST:
+            raise ValueError(
+                f"vocab_size must be at most {WIDEST}, got {width}: pass the target's width "
+                "(target.config.get_text_config().vocab_size)"
+            )
+        object.__setattr__(self, "vocab_size", width)
+        bad = first_bad_position(self.ids, width)
         if bad is not None:
             raise ValueError(
                 "kept ids must be ascending, unique and inside the target's width "
@@ -94,7 +104,7 @@ class DraftVocabulary:
             )
         try:
             facts = json.dumps(dict(self.provenance), allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"provenance must be plain JSON, but {error}: use str, int, float, list and dict"
             ) from error
@@ -146,7 +156,7 @@ class DraftVocabulary:
                     f"is {found[:12]}: count with the tokenizer that the target uses"
                 )
             tokenizer_hash = found
-        return cls(ordered, int(vocab_size), tokenizer_hash, ranks, provenance or {})
+        return cls(ordered, vocab_size, tokenizer_hash, ranks, provenance or {})
 
     @classmethod
     def from_counts(
@@ -174,8 +184,9 @@ class DraftVocabulary:
                 number of ids that were counted or required.
         """
         array = counts if isinstance(counts, np.ndarray) else counts.array()
-        required = set(required)
-        ranked, needed = rank_ids(array, required), len(required)
+        size = whole_number(size, "size")
+        first = whole_ids(required, "required ids").unique()
+        ranked, needed = rank_ids(array, first.tolist()), first.numel()
         if not max(1, needed) <= size <= ranked.size:
             raise ValueError(
                 f"a vocabulary from these counts holds from {max(1, needed)} (the required ids) "
@@ -200,6 +211,7 @@ class DraftVocabulary:
                 "this vocabulary has no ranking to cut by: make it with from_counts or "
                 "search_vocabulary, or give from_ids the ids in order of need"
             )
+        size = whole_number(size, "size")
         if not 1 <= size <= len(self):
             raise ValueError(f"size must lie in [1, {len(self)}], got {size}")
         kept = self.ranks < size
@@ -241,15 +253,21 @@ class DraftVocabulary:
         return kept_ids_fingerprint(self.ids, self.vocab_size, self.tokenizer_hash)
 
     def to_draft(self, ids: torch.Tensor) -> torch.Tensor:
-        """Map token ids of the target, any shape, to rows of the head; -1 where it has none."""
+        """Map token ids of the target, any shape, to rows of the head; -1 where it has none.
+
+        Raises:
+            ValueError: for a tensor of anything but whole numbers.
+        """
+        refuse_rounding(ids, "token ids")
         return rows_of(ids, self.ids.to(ids.device))
 
     def to_target(self, rows: torch.Tensor) -> torch.Tensor:
         """Map rows of the head, any shape, to token ids of the target.
 
         Raises:
-            ValueError: for a row outside [0, k).
+            ValueError: for a row outside [0, k), or a tensor of anything but whole numbers.
         """
+        refuse_rounding(rows, "rows of a head")
         if rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
             raise ValueError(
                 f"rows of this head lie in [0, {len(self)}), got values from {int(rows.min())} to "
@@ -296,5 +314,10 @@ class DraftVocabulary:
             raise ValueError(
                 f"the ids in {folder} have the fingerprint {vocabulary.fingerprint[:12]}, its "
                 f"JSON names {facts['fingerprint'][:12]}: one was changed; save it again"
+            )
+        if facts["size"] != len(vocabulary):
+            raise ValueError(
+                f"{folder} holds {len(vocabulary)} ids, but its JSON says size={facts['size']}: "
+                "one was changed; save it again"
             )
         return vocabulary

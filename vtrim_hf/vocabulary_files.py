@@ -23,6 +23,7 @@ VOCABULARY_JSON = "vocabulary.json"
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "vocab_size": int,
+    "size": int,
     "fingerprint": str,
     "tokenizer_hash": (str, type(None)),
     "tensors_sha256": str,
@@ -84,11 +85,12 @@ def _read_facts(place: Path) -> dict[str, Any]:
     """Read the JSON, proving that each fact is there and of its kind."""
     try:
         found = json.loads(_read_bytes(place))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested without end
         raise ValueError(f"{place} is no JSON: {error}") from error
     facts: dict[str, Any] = found if isinstance(found, dict) else {}
     for name, kind in _KINDS.items():
-        if name not in facts or not isinstance(facts[name], kind):
+        value = facts.get(name)
+        if name not in facts or not isinstance(value, kind) or isinstance(value, bool):
             got = repr(facts[name]) if name in facts else "missing"
             raise ValueError(
                 f"{place} describes no vocabulary: {name} is {got}; save the vocabulary again"

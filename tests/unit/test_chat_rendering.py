@@ -397,6 +397,8 @@ def test_sharegpt_speakers() -> None:
             {"prompt": "a", "completion": "b", "tools": "x"}, "tools is text", id="tools"
         ),
         pytest.param({"assistant_token_ids": ["a"]}, "token ids", id="ids"),
+        pytest.param({"assistant_token_ids": [1, 2**31]}, "token ids", id="ids too large"),
+        pytest.param({"assistant_token_ids": [[1], [10**30]]}, "token ids", id="ids huge"),
     ],
 )
 def test_malformed_rows_say_which_rule_they_break(row: Any, rule: str) -> None:

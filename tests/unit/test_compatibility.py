@@ -679,3 +679,13 @@ def test_processor_without_a_memory(target: Any, draft: Any, kind: str) -> None:
     state = torch.get_rng_state()
     check_call(target, draft, input_ids=PROMPT, logits_processor=[processor])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("other", [None, "org/model", torch.nn.Linear(2, 2)])
+def test_what_is_no_loaded_model_is_refused(target: Any, draft: Any, other: Any) -> None:
+    with pytest.raises(TypeError, match=r"the target must be a loaded .* model, got .*load it"):
+        check_pair(other, draft)
+    with pytest.raises(TypeError, match=r"the draft must be a loaded .* model, got .*load it"):
+        check_pair(target, other)
+    with pytest.raises(TypeError, match="the draft must be a loaded"):
+        check_call(target, other)

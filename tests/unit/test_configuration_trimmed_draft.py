@@ -51,6 +51,13 @@ def test_without_a_draft_size_the_head_is_full():
         pytest.param(
             {"body_config": {"model_type": "no-such-model"}}, "no-such-model", id="unknown type"
         ),
+        pytest.param({"frozen_parameters": 5}, "frozen_parameters must be a list, got 5", id="n"),
+        pytest.param({"frozen_parameters": [5]}, "names of parameters, got 5", id="no names"),
+        pytest.param({"tokenizer_hash": 5}, "tokenizer_hash must be a str, got 5", id="hash"),
+        pytest.param({"vocabulary_fingerprint": []}, "vocabulary_fingerprint must", id="print"),
+        pytest.param({"vocabulary_provenance": []}, "provenance must be a dict", id="provenance"),
+        pytest.param({"head_bias": "no"}, "head_bias must be a bool", id="bias"),
+        pytest.param({"vocab_size": 10**30}, "vocab_size must be at most", id="huge width"),
         pytest.param({"format_version": "1"}, "format_version must be a whole", id="version text"),
     ],
 )

@@ -521,6 +521,8 @@ class TestInputs:
         [
             ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
             ({"repeats": 0}, "repeats must be at least 1"),
+            ({"num_assistant_tokens": 0}, "num_assistant_tokens must be at least 1, got 0"),
+            ({"num_assistant_tokens": 2.5}, "num_assistant_tokens must be a whole number"),
             ({"warmup": -1}, "warmup must be at least 0"),
             ({"plain_dtypes": ("int8",)}, "floating-point"),
             ({"identity_dtype": "int32"}, "floating-point"),
@@ -537,3 +539,35 @@ class TestInputs:
     def test_a_name_is_no_draft(self, tiny_llama: Any) -> None:
         with pytest.raises(TypeError, match="load it first"):
             measure(tiny_llama, "me/draft")
+
+    @pytest.mark.parametrize(
+        ("prompt", "named"),
+        [([5, 300], "prompt 1 holds the id 300"), ([-1, 5], "prompt 1 holds the id -1")],
+    )
+    def test_ids_that_the_target_has_not(
+        self, tiny_llama: Any, prompt: list[int], named: str
+    ) -> None:
+        with pytest.raises(ValueError, match=rf"{named}, but .* \[0, 300\)"):
+            measure(tiny_llama, tiny_llama, [[5, 6], prompt])
+
+    @pytest.mark.parametrize("given", ["draft", "compare", "arguments"])
+    @pytest.mark.parametrize("fault", ["tokenizer", "width"])
+    def test_a_trimmed_draft_of_another_target_is_refused_before_anything_runs(
+        self, tiny_llama: Any, byte_tokenizer: Any, fault: str, given: str
+    ) -> None:
+        width = 320 if fault == "width" else 300
+        vocabulary = DraftVocabulary.from_ids(
+            range(99), vocab_size=width, tokenizer_hash="0" * 64 if width == 300 else None
+        )
+        draft = TrimmedDraftForCausalLM.from_draft_model(tiny_llama, vocabulary)
+        arguments: dict[str, Any] = {"compare": {"other": draft}} if given == "compare" else {}
+        first = {
+            "draft": draft,
+            "compare": tiny_llama,
+            "arguments": {"assistant_model": draft},
+        }[given]
+        handle = tiny_llama.register_forward_hook(lambda *_: pytest.fail("the target ran"))
+        named = "was made for the tokenizer 0000" if width == 300 else "is made for 320"
+        with pytest.raises(ValueError, match=named):
+            measure(tiny_llama, first, tokenizer=byte_tokenizer, **arguments)
+        handle.remove()

@@ -482,3 +482,33 @@ def test_a_config_alone_makes_a_model_of_its_sizes(draft):
         assert made.lm_head.out_features == config.draft_vocab_size == len(KEPT)
         assert made.config.vocab_size == 300
         assert made.get_input_embeddings().num_embeddings == 300
+
+
+@pytest.mark.parametrize("variant", [None, "fp16"])
+@pytest.mark.parametrize("sizes", [("1GB", "20KB"), ("20KB", "1GB"), ("20KB", "60KB")])
+def test_the_last_save_is_what_loads(tiny_llama, tmp_path, sizes, variant):
+    """A single file of an earlier save would be loaded instead of the new shards."""
+    folder = tmp_path / "draft"
+    for seed, size in enumerate(sizes):
+        draft = trim(make_tiny("llama", seed=seed))
+        draft.save_pretrained(folder, max_shard_size=size, variant=variant)
+        alone = tmp_path / f"alone {seed}"
+        draft.save_pretrained(alone, max_shard_size=size, variant=variant)
+    loaded = TrimmedDraftForCausalLM.from_pretrained(folder, variant=variant)
+    ids = make_prompt(5)
+    assert torch.equal(loaded(ids).logits, draft(ids).logits)
+    found = {file.name for file in folder.iterdir()}
+    assert found == {file.name for file in alone.iterdir()}
+    assert any("-of-" in name for name in found) == (sizes[-1] != "1GB")
+
+
+def test_a_process_that_does_not_save_removes_nothing(draft, tmp_path):
+    draft.save_pretrained(tmp_path, max_shard_size="20KB")
+    (tmp_path / "model.safetensors").touch()
+    draft.save_pretrained(tmp_path, is_main_process=False)
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_target_by_name_is_refused(tiny_llama):
+    with pytest.raises(TypeError, match="the target must be a loaded Transformers model"):
+        trim(tiny_llama, target="org/target")

@@ -294,3 +294,10 @@ def test_tpe_is_silent_when_warnings_are_errors(counts: TokenCounts) -> None:
             counts, step(5000), min_coverage=0.9, method="tpe", trials=12, progress=False
         )
     assert isinstance(result, SearchResult)
+
+
+@pytest.mark.parametrize("required", [[1.5], [True, False], ["1"], [10**30]])
+def test_required_ids_are_never_rounded(required: Any) -> None:
+    counts = TokenCounts.from_counts(zipf())
+    with pytest.raises(ValueError, match="required ids must be a flat list of whole numbers"):
+        search_vocabulary(counts, step(5000), required=required)

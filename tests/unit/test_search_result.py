@@ -101,7 +101,19 @@ class TestDamage:
         with pytest.raises(ValueError, match=rf"damaged: KeyError\('{field}'\)"):
             SearchResult.load(path)
 
-    @pytest.mark.parametrize("text", ["", "{", "\x00", "[1]", '"text"', "{}", '{"format": "x/9"}'])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "{",
+            "\x00",
+            pytest.param("[" * 100_000, id="deep"),
+            "[1]",
+            '"text"',
+            "{}",
+            '{"format": "x/9"}',
+        ],
+    )
     def test_something_else(self, path: Path, text: str) -> None:
         path.write_text(text)
         with pytest.raises(ValueError, match=r"result\.json"):
@@ -170,3 +182,63 @@ class TestThinned:
 
     def test_choice_that_is_not_there_is_not_added(self) -> None:
         assert 301 not in thinned(np.arange(0, 2000, 2), 301)
+
+
+def _set(data: Any, path: str, value: Any) -> None:
+    *way, last = path.split("/")
+    for name in way:
+        data = data[name]
+    data[last] = value
+
+
+WRONG: list[tuple[str, Any]] = [
+    *[("k", value) for value in ("x", 1.5, True, 0, None, 10**30)],
+    *[(name, value) for name in ("utility", "gap_to_exact") for value in (None, "1", [], 10**400)],
+    ("gap_to_exact", -1),
+    *[("coverage", value) for value in ([], None, 1.2, -0.1, True, float("nan"))],
+    *[("coverage_interval", value) for value in (None, [0.5], [0.9, 0.1], [0, 2], {"a": 0})],
+    *[("heldout_coverage", value) for value in ("1", 3, False)],
+    *[("heldout_interval", value) for value in (0, [], [1, 2, 3], "ab")],
+    *[("reduction", value) for value in (2, None, "x", float("inf"))],
+    *[("settings", value) for value in (-1, None, [], {"min_coverage": "x"}, {"latency": 3})],
+    *[("per_domain", value) for value in (None, [], {"sql": 1})],
+    *[("per_domain/sql/weak", value) for value in (None, 1)],
+    *[("per_domain/sql/coverage", value) for value in ("x", 2)],
+    *[("per_domain/sql/interval", value) for value in (1, [1])],
+    *[("per_domain/sql/tokens", value) for value in (-1, 1.5)],
+    *[("front", value) for value in (None, [[1, 2]], [1], [["x", 0.5, 0.5]], {"a": 1})],
+    *[("usual", value) for value in (0, [1, 2], {})],
+    *[("study", value) for value in (0, [], "x")],
+    *[("method", value) for value in (None, "guess", [])],
+    *[("vocabulary", value) for value in (None, [], "x")],
+    *[("curve", value) for value in (None, [])],
+    *[("curve/sizes", value) for value in (None, [], [3, 2], ["x"], [10**30])],
+    *[("curve/coverage", value) for value in (None, [0.5], ["x"])],
+    *[("curve/feasible", value) for value in (None, [1], [True])],
+    *[("curve/domain_coverage", value) for value in (None, [], {"sql": [0.5]})],
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG)
+def test_a_field_that_is_wrong_is_named(
+    results: dict[str, SearchResult], path: str, value: Any
+) -> None:
+    data = json.loads(json.dumps(results["exact"].to_dict()))
+    _set(data, path, value)
+    with pytest.raises(ValueError, match="damaged: ") as error:
+        SearchResult.from_dict(data)
+    for name in path.split("/"):
+        assert name in str(error.value)
+
+
+def test_the_size_is_that_of_the_vocabulary(results: dict[str, SearchResult]) -> None:
+    data = results["nothing-held-out"].to_dict()
+    data["k"] = next(size for size in data["curve"]["sizes"] if size != data["k"])
+    with pytest.raises(ValueError, match=rf"k is {data['k']}, but the vocabulary holds"):
+        SearchResult.from_dict(data)
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 3])
+def test_what_is_no_object_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match="a search result says format"):
+        SearchResult.from_dict(data)

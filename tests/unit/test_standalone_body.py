@@ -10,11 +10,16 @@ from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
     BloomConfig,
     CohereConfig,
     Gemma3Config,
     GPT2Config,
     GPTJConfig,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     MambaConfig,
     MixtralConfig,
     OPTConfig,
@@ -365,3 +370,46 @@ def test_a_session_reads_only_what_is_new(tiny_llama):
     session.catch_up(torch.cat([said, torch.tensor([[7, 8]])], dim=1))
     session.catch_up(torch.cat([said, torch.tensor([[9]])], dim=1))
     assert widths == [12, 1, 1, 1]
+
+
+def encoder(**fields: Any) -> Any:
+    return BertConfig(**SIZES, intermediate_size=48, **fields)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        pytest.param(
+            lambda: BertForMaskedLM(encoder()),
+            "forward of BertForMaskedLM takes neither",
+            id="mlm",
+        ),
+        pytest.param(
+            lambda: BertLMHeadModel(encoder()), "BertLMHeadModel is an encoder", id="lm head"
+        ),
+    ],
+)
+def test_encoders_are_no_drafts(make, named):
+    with pytest.raises(ValueError, match=named):
+        load_source(make())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: BertLMHeadModel(encoder(is_decoder=True)), id="bert that decodes"),
+        pytest.param(
+            lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SIZES, intermediate_size=48)),
+            id="gpt-neox, which says is_decoder=False",
+        ),
+    ],
+)
+def test_decoders_of_any_family_are_drafts(make):
+    model = make()
+    assert load_source(model) is model
+
+
+@pytest.mark.parametrize("layers", [1.5, 1.0, "1", True])
+def test_layers_are_never_rounded(tiny_llama, layers):
+    with pytest.raises(ValueError, match="layers must be a whole number, got"):
+        cut_body(tiny_llama, torch.tensor([3]), layers)

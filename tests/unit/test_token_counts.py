@@ -391,6 +391,31 @@ def test_a_changed_file_is_refused_by_name(
         TokenCounts.load(path)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(None, id="none"),
+        pytest.param([], id="list"),
+        pytest.param({"domains": []}, id="domains a list"),
+        pytest.param({"domains": None}, id="domains none"),
+        pytest.param({"domains": {"default": 1}}, id="domain a number"),
+        pytest.param({"domains": {"default": {"shapes": 3}}}, id="shapes a number"),
+        pytest.param({"domains": {"default": {"shapes": {"messages": "x"}}}}, id="shape a text"),
+        pytest.param({"domains": {"default": {"rows": 5}}}, id="facts that merging needs"),
+        pytest.param({"domains": {"default": {"data_fingerprint": "xyz"}}}, id="no hash"),
+    ],
+)
+def test_changed_settings_are_refused(tmp_path: Path, settings: Any) -> None:
+    """They are no part of the fingerprint; `shapes` and merging would meet them much later."""
+    path = tmp_path / "counts.safetensors"
+    TokenCounts.from_counts([1, 2]).save(path)
+    tensors, header = _parts_of(path)
+    header["settings"] = settings
+    save_file(tensors, path, {"vtrim_counts": json.dumps(header)})
+    with pytest.raises(ValueError, match=r"counts\.safetensors: 'settings'"):
+        TokenCounts.load(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 64, b"\x08\0\0\0\0\0\0\0[1,2,3]]"])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
@@ -634,6 +659,13 @@ def test_the_targets_own_ids_count_as_they_stand(byte_tokenizer: Any) -> None:
     rows[0]["tokenizer_hash"] = "0" * 64
     with pytest.raises(ValueError, match="rows:1: the answers were given with another tokenizer"):
         count(rows, byte_tokenizer)
+
+
+def test_an_id_that_no_tokenizer_has_skips_its_row_alone(byte_tokenizer: Any) -> None:
+    rows = [{"assistant_token_ids": [5, 10**30]}, {"assistant_token_ids": [9, 2]}]
+    counts = count(rows, byte_tokenizer)
+    assert np.flatnonzero(counts.array("all")).tolist() == [2, 9]
+    assert [row.line for row in counts.skipped] == [1]
 
 
 def test_mixed_shapes_are_shown(byte_tokenizer: Any) -> None:

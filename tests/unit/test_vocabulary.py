@@ -215,6 +215,9 @@ def test_ranking_takes_required_ids_first_then_counts_then_ids():
         pytest.param(np.array([1, 2]), (2,), r"\[0, 2\), got 2", id="required beyond the width"),
         pytest.param(np.array([1, 2]), (-1,), "got -1", id="required negative"),
         pytest.param(np.array([1, 2]), (0.5,), "whole numbers", id="required fraction"),
+        pytest.param(np.array([1, 2]), (1j,), "whole numbers", id="required complex"),
+        pytest.param(np.array([1, 2]), ("1",), "whole numbers", id="required text"),
+        pytest.param(np.array([1, 2]), (10**30,), "whole numbers", id="required huge"),
     ],
 )
 def test_ranking_refuses(counts, required, named):
@@ -311,6 +314,10 @@ def tensors_of(folder: Path) -> Path:
     [
         pytest.param("vocab_size", 11, "fingerprint", id="width"),
         pytest.param("vocab_size", 5, "outside", id="width below an id"),
+        pytest.param("vocab_size", 10**30, "vocab_size must be at most", id="huge width"),
+        pytest.param("vocab_size", True, "vocab_size is True", id="width as truth"),
+        pytest.param("size", 3, "holds 4 ids, but its JSON says size=3", id="size"),
+        pytest.param("size", None, "size is None", id="no size"),
         pytest.param("vocab_size", "10", "vocab_size is '10'", id="width as text"),
         pytest.param("tokenizer_hash", "abd", "fingerprint", id="tokenizer"),
         pytest.param("tokenizer_hash", 3, "tokenizer_hash is 3", id="tokenizer as number"),
@@ -332,7 +339,22 @@ def test_a_changed_json_is_refused(saved, name, value, named):
         DraftVocabulary.load(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '"text"', "\x00"])
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2]",
+        "null",
+        '"text"',
+        "\x00",
+        pytest.param(DEEP, id="deep"),
+        pytest.param("9" * 5000, id="9"),
+    ],
+)
 def test_a_broken_json_is_refused(saved, text):
     _, folder = saved
     (folder / "vocabulary.json").write_text(text)
@@ -463,3 +485,39 @@ def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path):
     assert list(tmp_path.iterdir()) == [place]
     write_atomically(place, b"new")
     assert place.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("value", [2.7, 8.0, "8", True, None])
+def test_sizes_are_never_rounded(value):
+    with pytest.raises(ValueError, match="vocab_size must be a whole number, got"):
+        DraftVocabulary.from_ids([0, 1], vocab_size=value)
+    with pytest.raises(ValueError, match="size must be a whole number, got"):
+        DraftVocabulary.from_counts(np.array([3, 2, 1]), value)
+    with pytest.raises(ValueError, match="size must be a whole number, got"):
+        DraftVocabulary.from_ids([2, 1], vocab_size=3).cut(value)
+
+
+def test_sizes_may_be_numbers_of_numpy_and_torch():
+    vocabulary = DraftVocabulary.from_ids([0, 1], vocab_size=np.int64(4))
+    assert type(vocabulary.vocab_size) is int
+    assert DraftVocabulary.from_counts(np.array([3, 2, 1]), torch.tensor(2)).ids.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_ids_and_rows_are_never_rounded(dtype):
+    vocabulary = DraftVocabulary.from_ids([0, 1], vocab_size=3)
+    values = torch.tensor([1, 0]).to(dtype)
+    with pytest.raises(ValueError, match="token ids must be whole numbers, got torch"):
+        vocabulary.to_draft(values)
+    with pytest.raises(ValueError, match="rows of a head must be whole numbers, got torch"):
+        vocabulary.to_target(values)
+    assert vocabulary.to_draft(torch.tensor([])).shape == (0,)
+
+
+def test_required_ids_of_from_counts_are_never_rounded():
+    with pytest.raises(ValueError, match="required ids must be a flat list of whole numbers"):
+        DraftVocabulary.from_counts(np.array([3, 2, 1]), 2, required=[1.5])
+    with_tensor = DraftVocabulary.from_counts(
+        np.array([3, 2, 1]), 2, required=torch.tensor([2, 2])
+    )
+    assert with_tensor.ids.tolist() == [0, 2]
