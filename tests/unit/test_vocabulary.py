@@ -498,9 +498,9 @@ def test_sizes_are_never_rounded(value):
 
 
 def test_sizes_may_be_numbers_of_numpy_and_torch():
-    vocabulary = DraftVocabulary.from_ids([0, 1], vocab_size=np.int64(4))
+    vocabulary = DraftVocabulary.from_ids([0, 1], vocab_size=np.int64(4))  # type: ignore[arg-type]
     assert type(vocabulary.vocab_size) is int
-    assert DraftVocabulary.from_counts(np.array([3, 2, 1]), torch.tensor(2)).ids.tolist() == [0, 1]
+    assert DraftVocabulary.from_counts(np.array([3, 2, 1]), torch.tensor(2)).ids.tolist() == [0, 1]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
@@ -516,7 +516,7 @@ def test_ids_and_rows_are_never_rounded(dtype):
 
 def test_required_ids_of_from_counts_are_never_rounded():
     with pytest.raises(ValueError, match="required ids must be a flat list of whole numbers"):
-        DraftVocabulary.from_counts(np.array([3, 2, 1]), 2, required=[1.5])
+        DraftVocabulary.from_counts(np.array([3, 2, 1]), 2, required=[1.5])  # type: ignore[list-item]
     with_tensor = DraftVocabulary.from_counts(
         np.array([3, 2, 1]), 2, required=torch.tensor([2, 2])
     )
