@@ -191,31 +191,36 @@ def _set(data: Any, path: str, value: Any) -> None:
     data[last] = value
 
 
+def each(field: str, *values: Any) -> list[tuple[str, Any]]:
+    return [(field, value) for value in values]
+
+
 WRONG: list[tuple[str, Any]] = [
-    *[("k", value) for value in ("x", 1.5, True, 0, None, 10**30)],
-    *[(name, value) for name in ("utility", "gap_to_exact") for value in (None, "1", [], 10**400)],
+    *each("k", "x", 1.5, True, 0, None, 10**30),
+    *each("utility", None, "1", [], 10**400),
+    *each("gap_to_exact", None, "1", [], 10**400),
     ("gap_to_exact", -1),
-    *[("coverage", value) for value in ([], None, 1.2, -0.1, True, float("nan"))],
-    *[("coverage_interval", value) for value in (None, [0.5], [0.9, 0.1], [0, 2], {"a": 0})],
-    *[("heldout_coverage", value) for value in ("1", 3, False)],
-    *[("heldout_interval", value) for value in (0, [], [1, 2, 3], "ab")],
-    *[("reduction", value) for value in (2, None, "x", float("inf"))],
-    *[("settings", value) for value in (-1, None, [], {"min_coverage": "x"}, {"latency": 3})],
-    *[("per_domain", value) for value in (None, [], {"sql": 1})],
-    *[("per_domain/sql/weak", value) for value in (None, 1)],
-    *[("per_domain/sql/coverage", value) for value in ("x", 2)],
-    *[("per_domain/sql/interval", value) for value in (1, [1])],
-    *[("per_domain/sql/tokens", value) for value in (-1, 1.5)],
-    *[("front", value) for value in (None, [[1, 2]], [1], [["x", 0.5, 0.5]], {"a": 1})],
-    *[("usual", value) for value in (0, [1, 2], {})],
-    *[("study", value) for value in (0, [], "x")],
-    *[("method", value) for value in (None, "guess", [])],
-    *[("vocabulary", value) for value in (None, [], "x")],
-    *[("curve", value) for value in (None, [])],
-    *[("curve/sizes", value) for value in (None, [], [3, 2], ["x"], [10**30])],
-    *[("curve/coverage", value) for value in (None, [0.5], ["x"])],
-    *[("curve/feasible", value) for value in (None, [1], [True])],
-    *[("curve/domain_coverage", value) for value in (None, [], {"sql": [0.5]})],
+    *each("coverage", [], None, 1.2, -0.1, True, float("nan")),
+    *each("coverage_interval", None, [0.5], [0.9, 0.1], [0, 2], {"a": 0}),
+    *each("heldout_coverage", "1", 3, False),
+    *each("heldout_interval", 0, [], [1, 2, 3], "ab"),
+    *each("reduction", 2, None, "x", float("inf")),
+    *each("settings", -1, None, [], {"min_coverage": "x"}, {"latency": 3}),
+    *each("per_domain", None, [], {"sql": 1}),
+    *each("per_domain/sql/weak", None, 1),
+    *each("per_domain/sql/coverage", "x", 2),
+    *each("per_domain/sql/interval", 1, [1]),
+    *each("per_domain/sql/tokens", -1, 1.5),
+    *each("front", None, [[1, 2]], [1], [["x", 0.5, 0.5]], {"a": 1}),
+    *each("usual", 0, [1, 2], {}),
+    *each("study", 0, [], "x"),
+    *each("method", None, "guess", []),
+    *each("vocabulary", None, [], "x"),
+    *each("curve", None, []),
+    *each("curve/sizes", None, [], [3, 2], ["x"], [10**30]),
+    *each("curve/coverage", None, [0.5], ["x"]),
+    *each("curve/feasible", None, [1], [True]),
+    *each("curve/domain_coverage", None, [], {"sql": [0.5]}),
 ]
 
 
