@@ -112,21 +112,6 @@ class ChatRenderer:
             encoded.append(EncodedConversation(ids[:end], mask[:end]))
         return encoded
 
-    def said_ids(self, rendered: Sequence[AssistantSpans]) -> list[np.ndarray]:
-        """Give the ids that the assistant says in each rendered text.
-
-        The same ids as `encode` marks, but only the assistant's text is tokenised where this is
-        proven to be the same.
-        """
-        said = []
-        for part in rendered:
-            pieces = self.tokens.pieces(part.text, part.spans)
-            ids: list[int] = []
-            for piece, encoded in zip(pieces, self.tokens.encode_pieces(pieces), strict=True):
-                ids += self.tokens.piece_ids(piece, encoded)
-            said.append(np.asarray(ids, dtype=np.int64))
-        return said
-
     def prompt_ids(self, conversation: Conversation) -> np.ndarray:
         """Give the ids that the target is shown when it is to say what comes next: int64 [length].
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
@@ -23,7 +22,6 @@ from .vocabulary import HasVocabulary, tokenizer_fingerprint
 # does not say so itself (`_is_stateful`).
 _NO_ROLLBACK = frozenset({"linear_attention", "mamba", "recurrent", "rwkv"})
 _ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-_FINGERPRINTS: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 # Inputs that a text-only draft cannot see.
 _OTHER_MODALITIES = ("pixel_values", "image", "video", "audio", "input_features", "input_values")
 
@@ -191,24 +189,12 @@ def _check_tokenizers(
                 )
     made_for = getattr(draft.config, "tokenizer_hash", None)
     if tokenizer is not None and made_for is not None:
-        found = _fingerprint(tokenizer)
+        found = tokenizer_fingerprint(tokenizer)
         if found != made_for:
             raise ValueError(
                 f"this draft was made for the tokenizer {made_for[:12]}, the target's is "
                 f"{found[:12]}: the same id means another token; cut a draft with this tokenizer"
             )
-
-
-def _fingerprint(tokenizer: Any) -> str:
-    # Reading all tokens takes longer than a round: once for each tokenizer, not once a call.
-    try:
-        size, known = _FINGERPRINTS.get(tokenizer, (None, ""))
-        if size != len(tokenizer):
-            known = tokenizer_fingerprint(tokenizer)
-            _FINGERPRINTS[tokenizer] = (len(tokenizer), known)
-    except TypeError:  # No length, or no place in a weak table.
-        return tokenizer_fingerprint(tokenizer)
-    return known
 
 
 def _unreached(settings: GenerationConfig) -> str | None:

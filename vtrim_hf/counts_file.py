@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -32,7 +31,6 @@ COUNTING = 1
 METADATA_KEY = "vtrim_counts"
 _MAX_WIDTH, _MAX_BLOCKS = 1 << 26, 1 << 12
 _TENSORS = ("keys", "counts", "conversations")
-_table_hashes: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 
 
 def write_counts(
@@ -241,16 +239,7 @@ def tokenizer_facts(tokenizer: Any) -> tuple[str, str]:
         (index, repr(token)) for index, token in sorted(tokenizer.added_tokens_decoder.items())
     ]
     digest.update(repr((added, tokenizer.eos_token)).encode("utf-8", "surrogatepass"))
-    return tokenizer_table_hash(tokenizer), digest.hexdigest()
-
-
-def tokenizer_table_hash(tokenizer: Any) -> str:
-    """Give `tokenizer_fingerprint`, computed once as long as the table does not grow."""
-    size, known = _table_hashes.get(tokenizer, (0, ""))
-    if size != len(tokenizer):  # half a second with 150,000 tokens
-        known = tokenizer_fingerprint(tokenizer)
-        _table_hashes[tokenizer] = (len(tokenizer), known)
-    return known
+    return tokenizer_fingerprint(tokenizer), digest.hexdigest()
 
 
 def cached_path(

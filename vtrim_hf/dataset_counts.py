@@ -14,8 +14,9 @@ from .batch_counting import BatchCounter, CountRules, SkippedRows
 from .chat_data import ChatSource
 from .counted_blocks import PART_NAMES
 from .counting import CountedDomain, count_domain
-from .counts_file import cached_path, tokenizer_facts, tokenizer_table_hash
+from .counts_file import cached_path, tokenizer_facts
 from .token_counts import TokenCounts
+from .vocabulary import tokenizer_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def count_dataset(
     if not domains:
         raise ValueError("there is no domain to count: the mapping is empty")
     counter = BatchCounter(tokenizer, rules)
-    tokenizer_hash = tokenizer_table_hash(tokenizer)
+    tokenizer_hash = tokenizer_fingerprint(tokenizer)
     template_hash = counter.renderer.template_hash
     counts = []
     for domain, source in domains.items():

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .kept_ids import WIDEST
+
 
 def prepare_prompts(
     prompts: Iterable[Any],
@@ -84,6 +86,12 @@ def _inputs_of(prompt: Any, tokenizer: Any, raw: bool, where: str) -> dict[str, 
             _need_tokenizer(tokenizer, where, "a conversation")
             return _render(list(prompt), tokenizer)
         if all(isinstance(index, int) for index in prompt):
+            wrong = next((index for index in prompt if abs(index) > WIDEST), None)
+            if wrong is not None:  # torch may have no number for it
+                raise ValueError(
+                    f"{where} must hold token ids, got {wrong}: encode it with the target's "
+                    "tokenizer"
+                )
             return {"input_ids": _as_row(torch.tensor(prompt, dtype=torch.long), where)}
     raise TypeError(
         f"{where} must be a text, a list of messages, token ids or a mapping of model inputs, got "

@@ -507,6 +507,7 @@ class TestInputs:
             pytest.param([[]], ValueError, "prompt 0 is empty", id="empty"),
             pytest.param([torch.ones(4)], TypeError, "integer ids", id="floats"),
             pytest.param([7], TypeError, "got int", id="number"),
+            pytest.param([[5, 1 << 63]], ValueError, "token ids, got 9223", id="no int64"),
             pytest.param([[5] * 1010], ValueError, "1024 positions", id="too long"),
         ],
     )
