@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 FLOOR := .venv-floor
+INSTALLED := .venv-wheel
 BIN := $(VENV)/bin
-SOURCES := vtrim_hf tests examples
+SOURCES := vtrim_hf tests examples docs
 # Two processes of one thread each: tiny models do not keep two threads busy.
 PYTEST_FLAGS ?= -q -n 2 --dist loadscope
 
@@ -11,7 +12,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-floor test-slow quality style types examples build clean
+.PHONY: help venv demo test test-floor test-slow quality style types examples docs build check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,9 +68,19 @@ types: $(VENV)/.installed  ## mypy, strict on the package
 examples: $(VENV)/.installed  ## run the numbered examples
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_examples.py
 
+docs: $(VENV)/.installed  ## the API reference in build/docs/, with no public name missing
+	$(BIN)/python docs/build_reference.py
+
 build: $(VENV)/.installed  ## wheel and source archive in dist/
+	rm -rf dist
 	$(BIN)/python -m build
 
+check-wheel: build  ## install the wheel alone in a fresh environment and try it
+	rm -rf $(INSTALLED)
+	$(PYTHON) -m venv $(INSTALLED)
+	@$(call pip,$(INSTALLED),constraints.txt,dist/vtrim_hf-*.whl)
+	$(INSTALLED)/bin/python tests/smoke_installed.py
+
 clean:  ## remove the environments and everything that tools leave
-	rm -rf $(VENV) $(FLOOR) build dist demo_output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) $(INSTALLED) build dist demo_output .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

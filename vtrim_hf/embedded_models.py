@@ -33,6 +33,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+__all__ = ["EMBEDDED", "EmbeddedModel", "load_model", "load_tokenizer", "resolve_model"]
+
 logger = logging.getLogger(__name__)
 
 SOURCE_JSON = "vtrim_source.json"

@@ -1,0 +1,89 @@
+"""Build the API reference from the docstrings, and refuse to leave a public name out.
+
+    make docs        or: python docs/build_reference.py [--output build/docs]
+
+pdoc writes one page a module. What is public is what `vtrim_hf.__all__` names, and beside it the
+modules of `MODULES`, which are used by their own names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pdoc
+import pdoc.render
+
+MODULES = ("vtrim_hf", "vtrim_hf.embedded_models")
+
+
+def members_of(owner: Any) -> list[str]:
+    """Return the public functions and properties that a class defines itself."""
+    kinds = (property, classmethod, staticmethod)
+    return [
+        name
+        for name, member in vars(owner).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, kinds))
+    ]
+
+
+def undocumented() -> list[str]:
+    """Return the public names that have no docstring of their own."""
+    missing = []
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isclass(thing):
+                # Inherited text would be the parent's, and say nothing of this one.
+                if not vars(thing).get("__doc__"):
+                    missing.append(f"{module.__name__}.{name}")
+                missing += [
+                    f"{module.__name__}.{name}.{member}"
+                    for member in members_of(thing)
+                    if not inspect.getdoc(vars(thing)[member])
+                ]
+            elif callable(thing) and not inspect.getdoc(thing):
+                missing.append(f"{module.__name__}.{name}")
+    return missing
+
+
+def not_on_page(output: Path) -> list[str]:
+    """Return the public names that have no place on the pages in `output`."""
+    missing = []
+    for module in map(importlib.import_module, MODULES):
+        page = (output / Path(*module.__name__.split("."))).with_suffix(".html").read_text("utf-8")
+        names = [name for name in module.__all__ if not name.startswith("__")]
+        for owner in [name for name in names if inspect.isclass(getattr(module, name))]:
+            names += [f"{owner}.{member}" for member in members_of(getattr(module, owner))]
+        missing += [f"{module.__name__}: {name}" for name in names if f'id="{name}"' not in page]
+    return missing
+
+
+def build(output: Path) -> None:
+    """Write the pages.
+
+    Raises:
+        SystemExit: naming the public names without a docstring, or without a place on a page.
+    """
+    if missing := undocumented():
+        raise SystemExit("public names without a docstring:\n  " + "\n  ".join(missing))
+    pdoc.render.configure(docformat="google", show_source=False)
+    with warnings.catch_warnings():
+        # Annotations of Transformers' own classes, which pdoc cannot resolve.
+        warnings.filterwarnings("ignore", message="Error parsing type annotation")
+        # Its own modules only: submodules are how the package is built, not how it is used.
+        pdoc.pdoc(*MODULES, "!vtrim_hf\\.(?!embedded_models|local_hub)", output_directory=output)
+    if missing := not_on_page(output):
+        raise SystemExit("public names without a place:\n  " + "\n  ".join(missing))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("build/docs"))
+    chosen = parser.parse_args().output
+    build(chosen)
+    print(f"the reference is {chosen / 'index.html'}")
