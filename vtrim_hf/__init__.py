@@ -5,6 +5,7 @@ from __future__ import annotations
 from .compatibility import check_call, check_pair
 from .configuration_trimmed_draft import TrimmedDraftConfig
 from .decode_report import DecodeReport
+from .hub import publish
 from .latency import LatencyModel
 from .measuring import measure_decoding
 from .modeling_trimmed_draft import TrimmedDraftForCausalLM
@@ -28,6 +29,7 @@ __all__ = [
     "check_call",
     "check_pair",
     "measure_decoding",
+    "publish",
     "required_token_ids",
     "search_vocabulary",
 ]

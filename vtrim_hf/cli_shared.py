@@ -27,6 +27,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
+_OF_AN_EARLIER_SAVE = (
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "vocabulary-*",
+    "vtrim/coverage.json",
+)
+
 
 class Dtype(StrEnum):
     """Number format of the weights."""
@@ -107,21 +114,22 @@ def check_output(path: Path | None, *, folder: bool) -> None:
 def folder_written_whole(output: Path) -> Iterator[Path]:
     """Give a folder beside `output` to write into; its files take their places when all are there.
 
-    An interrupted command leaves `output` as it was. Weights of an earlier save that the new one
-    does not have are removed, for a loader would still find them.
+    An interrupted command leaves `output` as it was. Weights and facts of an earlier save that the
+    new one does not have are removed, for a loader would still find them.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
         yield Path(temporary)
         output.mkdir(exist_ok=True)
         # The JSON files name the others, so they come last.
-        files = sorted(Path(temporary).iterdir(), key=lambda file: file.suffix == ".json")
-        for file in files:
-            file.replace(output / file.name)
-        written = {file.name for file in files}
-        for pattern in ("model*.safetensors", "model.safetensors.index.json", "vocabulary-*"):
+        files = [file for file in Path(temporary).rglob("*") if file.is_file()]
+        written = {file.relative_to(temporary) for file in files}
+        for name in sorted(written, key=lambda name: name.suffix == ".json"):
+            (output / name).parent.mkdir(exist_ok=True)
+            (Path(temporary) / name).replace(output / name)
+        for pattern in _OF_AN_EARLIER_SAVE:
             for file in output.glob(pattern):
-                if file.name not in written:
+                if file.relative_to(output) not in written:
                     file.unlink()
 
 

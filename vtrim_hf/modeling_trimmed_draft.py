@@ -32,6 +32,7 @@ from .assisted_generation import (
 )
 from .compatibility import check_can_roll_back, check_loaded, check_pair, unwrap
 from .configuration_trimmed_draft import TrimmedDraftConfig
+from .draft_on_hub import DraftOnHub, pinned, take_publishing
 from .losses import next_token_loss
 from .standalone_body import StandaloneSession, build_body, cut_body, load_source
 from .trimmed_head import TrimmedHead, refuse_unfit_weights, remove_other_weights
@@ -63,7 +64,7 @@ class TrimmedDraftOutput(CausalLMOutputWithPast):
     ignored_labels: torch.Tensor | None = None
 
 
-class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
+class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A draft model with the vocabulary that a domain really uses.
 
     Make one with `from_draft_model`, bring one back with `from_pretrained` (or
@@ -160,10 +161,17 @@ class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
         return draft
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Any:
         """Load a draft from a folder or the Hub and prove that its kept ids are its own.
 
-        Takes what `PreTrainedModel.from_pretrained` takes.
+        The revision is resolved once: config, weights, settings and facts are of one commit.
+
+        Args:
+            pretrained_model_name_or_path: a folder, or the id of a repository.
+            model_args: see `kwargs`.
+            kwargs: what `PreTrainedModel.from_pretrained` takes.
 
         Raises:
             ValueError: if a weight or the table of kept ids is missing, of another shape, or does
@@ -171,32 +179,42 @@ class TrimmedDraftForCausalLM(TrimmedHead, PreTrainedModel, GenerationMixin):
         """
         want_info = kwargs.pop("output_loading_info", False)
         # What does not fit is reported below by name, whatever the caller would ignore.
-        kwargs["ignore_mismatched_sizes"] = True
-        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        place = pretrained_model_name_or_path
+        kwargs = {**pinned(place, kwargs), "ignore_mismatched_sizes": True}
+        loaded: Any = super().from_pretrained(
+            place, *model_args, output_loading_info=True, **kwargs
+        )
         draft, info = loaded
         refuse_unfit_weights(info)
         draft.check_kept_ids()
         frozen = frozenset(draft.config.frozen_parameters or ())
-        for name, weight in draft.named_parameters():
-            if name in frozen:
+        for parameter, weight in draft.named_parameters():
+            if parameter in frozen:
                 weight.requires_grad_(False)
-        for name, value in DRAFTING_DEFAULTS.items():
+        for setting, value in DRAFTING_DEFAULTS.items():
             # A folder without generation_config.json would otherwise draft nothing.
-            if getattr(draft.generation_config, name) is None:
-                setattr(draft.generation_config, name, value)
+            if getattr(draft.generation_config, setting) is None:
+                setattr(draft.generation_config, setting, value)
+        draft.load_facts(place, kwargs)
         return (draft, info) if want_info else draft
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save weights, kept ids and config; with the code, so that others need no package.
+        """Save weights, kept ids, config and facts; with the code, so others need no package.
 
-        Takes what `PreTrainedModel.save_pretrained` takes.
+        Takes what `PreTrainedModel.save_pretrained` takes; with `push_to_hub=True` also what
+        `push_to_hub` takes.
         """
+        publishing = take_publishing(kwargs)
         self.check_kept_ids()
+        self.check_facts()
         frozen = [name for name, weight in self.named_parameters() if not weight.requires_grad]
         self.config.frozen_parameters = frozen or None
         super().save_pretrained(save_directory, **kwargs)
         if kwargs.get("is_main_process", True):
             remove_other_weights(save_directory, kwargs.get("variant"))
+            self.save_facts(save_directory)
+            if publishing is not None:
+                self.push_to_hub(**publishing)
 
     def make_candidate_generator(self, **call: Any) -> TrimmedCandidateGenerator:
         """Make the candidate generator for one run of `target.generate`.

@@ -1,0 +1,134 @@
+"""`vtrim publish`, and folders of drafts that are written whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from huggingface_hub import HfApi
+from typer.testing import CliRunner
+
+import vtrim_hf.hub
+from hub_client import point_client_at
+from published_facts import Pair, make_pair
+from vtrim_hf import TrimmedDraftForCausalLM
+from vtrim_hf.cli_publishing import publish
+from vtrim_hf.cli_shared import folder_written_whole
+from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata, read
+from vtrim_hf.local_hub import LocalHub
+
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+app.command()(publish)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    monkeypatch.setattr(vtrim_hf.hub, "prove_it_loads", lambda draft, folder: None)
+    with LocalHub(tmp_path / "hub") as hub:
+        point_client_at(monkeypatch, hub, tmp_path / "cache")
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # of an earlier hub
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return make_pair()
+
+
+@pytest.fixture
+def folder(pair: Pair, tmp_path: Path) -> Path:
+    pair.draft.save_pretrained(tmp_path / "draft")
+    pair.tokenizer.save_pretrained(tmp_path / "draft")
+    return tmp_path / "draft"
+
+
+def run(*arguments: object, exit_code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == exit_code, result.output + repr(result.exception)
+    return result
+
+
+def test_everything_that_is_known_is_published(
+    hub: LocalHub, pair: Pair, folder: Path, tmp_path: Path
+) -> None:
+    pair.search.save(tmp_path / "search.json")
+    pair.counts.save(tmp_path / "counts.safetensors")
+    pair.report.save(tmp_path / "decode_report.json")
+    result = run(
+        folder,
+        "user/x",
+        *("--license", "mit", "--search", tmp_path / "search.json"),
+        *("--counts", tmp_path / "counts.safetensors"),
+        *("--report", tmp_path / "decode_report.json"),
+        *("--target", "me/target", "--source", "me/small", "--dataset", "me/data"),
+        *("--language", "en", "--private", "--tag", "v1", "--message", "Mine"),
+        *("--json", "--quiet"),
+    )
+    told = json.loads(result.stdout)
+    info = HfApi().model_info("user/x", revision="v1")
+    assert told["commit"] == info.sha
+    assert told["output"] == f"{hub.endpoint}/user/x"
+    assert info.private
+    facts = TrimmedDraftForCausalLM.from_pretrained("user/x").coverage_metadata
+    assert {"search", "coverage", "most_missed_tokens", "decoding", "datasets"} <= set(facts)
+    assert facts["draft"]["id"] == "me/small"
+    assert HfApi().list_repo_commits("user/x")[0].title == "Mine"
+
+
+def test_a_dry_run_tells_and_changes_nothing(hub: LocalHub, folder: Path) -> None:
+    result = run(folder, "user/x", "--license", "mit", "--dry-run", "--quiet")
+    assert "create the repository user/x" in result.stdout
+    assert not HfApi().repo_exists("user/x")
+    told = json.loads(
+        run(folder, "user/x", "--license", "mit", "--dry-run", "--quiet", "--json").stdout
+    )
+    assert told["dry_run"] is True
+    assert told["commit"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-namespace", "--license", "mit"], "NAMESPACE/NAME"),
+        (["user/x"], "pass license="),
+        (["someone/x", "--license", "mit"], "may not write to the namespace"),
+        (["user/x", "--license", "mit", "--search", "missing.json"], "missing.json"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(
+    hub: LocalHub, folder: Path, arguments: list[str], said: str
+) -> None:
+    result = run(folder, *arguments, "--quiet", exit_code=2)
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert not HfApi().repo_exists("user/x")
+
+
+def test_help_has_an_example() -> None:
+    assert "Example: " in run("--help").stdout
+
+
+def test_a_folder_of_a_draft_is_written_whole_and_keeps_no_old_facts(
+    pair: Pair, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    draft = make_pair().draft
+    draft.coverage_metadata = make_metadata(draft, search=pair.search)
+    with folder_written_whole(output) as place:
+        draft.save_pretrained(place)
+    assert read(output) == draft.coverage_metadata
+    draft.coverage_metadata = None
+    with folder_written_whole(output) as place:
+        draft.save_pretrained(place)
+    assert not (output / COVERAGE_JSON).exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    draft.coverage_metadata = make_metadata(draft)
+    with contextlib.suppress(InterruptedError), folder_written_whole(output) as place:
+        draft.save_pretrained(place)
+        raise InterruptedError
+    assert not (output / COVERAGE_JSON).exists()

@@ -1,0 +1,212 @@
+"""The card of a published draft: facts in, Markdown out, and the user's own text stays."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from published_facts import Pair, make_pair
+from vtrim_hf.coverage_metadata import make_metadata
+from vtrim_hf.model_card import license_of, render_card, renew, split_card
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return make_pair()
+
+
+@pytest.fixture(scope="module")
+def full(pair: Pair) -> dict[str, Any]:
+    return make_metadata(
+        pair.draft,
+        search=pair.search,
+        report=pair.report,
+        counts=pair.counts,
+        target_id="me/target",
+        draft_id="me/small",
+        datasets=["me/data"],
+        tokenizer=pair.tokenizer,
+    )
+
+
+def test_front_matter_is_what_is_known(full: dict[str, Any]) -> None:
+    front, _ = split_card(render_card("me/sql-draft", full, "apache-2.0", language="en"))
+    assert front == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "license": "apache-2.0",
+        "base_model": "me/small",
+        "tags": [
+            "vtrim",
+            "speculative-decoding",
+            "draft-model",
+            "trimmed-vocabulary",
+            "sql",
+            "chat",
+        ],
+        "datasets": ["me/data"],
+        "language": ["en"],
+    }
+
+
+def test_what_is_not_known_is_not_in_the_front_matter(pair: Pair) -> None:
+    card = render_card("me/x", make_metadata(pair.draft), "mit")
+    front, body = split_card(card)
+    assert set(front) == {"library_name", "pipeline_tag", "license", "tags"}
+    assert "Not recorded." in body
+    assert "Not measured yet" in body
+    for word in ("None", "null", "nan", "Undefined"):
+        assert not re.search(rf"\b{word}\b", card), word
+
+
+def test_figures_of_the_facts_are_in_the_tables(full: dict[str, Any]) -> None:
+    card = render_card("me/sql-draft", full, "apache-2.0")
+    heldout = full["coverage"]["domains"]["sql"]["heldout"]
+    low, high = heldout["interval"]
+    shown = f"{100 * heldout['share']:.2f} % ({100 * low:.2f} to {100 * high:.2f})"
+    tokens = f"{heldout['tokens']:,} in {heldout['conversations']} conversations"
+    assert f"| sql | {shown} | {tokens} |" in card
+    assert "| all | " in card
+    spread = full["decoding"]["speedup"]
+    assert f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})" in card
+    assert "Test CPU, device cpu, threads 1, torch 2.13.0" in card
+    assert "| full | 300 | |" in card
+    assert full["draft"]["fingerprint"] in card
+    assert f"holds {full['draft']['k']} of the target's 300 tokens" in card
+    assert "arXiv" in card
+    for token in full["most_missed_tokens"]["tokens"]:
+        assert f"| {token['id']} | " in card
+
+
+def test_every_table_has_as_many_cells_in_each_row(full: dict[str, Any]) -> None:
+    """Texts with bars and backticks included."""
+    full = {**full, "most_missed_tokens": {"of": "search", "tokens": []}}
+    texts = ["|", "`", "``a`|", "\n", " ", "<!-- vtrim:end missed -->", "a\\|b", "<b>"]
+    full["most_missed_tokens"]["tokens"] = [
+        {"id": index, "count": 1, "share": 0.1, "text": text} for index, text in enumerate(texts)
+    ]
+    domains = {"a|b": full["coverage"]["domains"]["sql"], "*c*\n<i>": {"weak": True}}
+    full["coverage"] = {**full["coverage"], "domains": domains}
+    card = render_card("me/x", full, "mit")
+    tables = re.findall(r"(?:^\|.*\n)+", card, re.MULTILINE)
+    assert len(tables) == 3
+    for table in tables:
+        rows = [re.split(r"(?<!\\)\|", line) for line in table.splitlines()]
+        assert {len(row) for row in rows} == {len(rows[0])}, table
+    assert "<i>" not in card.replace("\\<i\\>", "")
+    assert renew(card, card) == card
+
+
+def test_the_snippet_is_python_and_names_the_repositories(full: dict[str, Any]) -> None:
+    for chat in (True, False):
+        card = render_card("me/sql-draft", full, "mit", chat=chat)
+        (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        compile(code, "snippet", "exec")
+        assert '"me/sql-draft"' in code
+        assert code.count('"me/target"') == 2
+        assert ("apply_chat_template" in code) is chat
+
+
+def test_users_text_and_fields_stay(full: dict[str, Any]) -> None:
+    first = render_card("me/x", full, "mit", tags=["extra"])
+    mine = first.replace("# x\n", "# My own title\n\nWritten by me.\n")
+    mine = mine.replace(
+        "<!-- vtrim:begin limits -->", "## Thanks\n\nTo all.\n\n<!-- vtrim:begin limits -->"
+    )
+    mine = mine.replace("## Limits", "## Limits changed by hand")
+    mine = mine.replace("tags:\n", "co2_eq_emissions: 3\ntags:\n- mine\n")
+    newer = {**full, "datasets": ["me/other"], "draft": {**full["draft"], "parameters": 777_777}}
+    card = render_card("me/x", newer, "mit", existing=mine)
+    front, body = split_card(card)
+    assert "# My own title\n\nWritten by me.\n" in body
+    assert "## Thanks\n\nTo all.\n" in body
+    assert "changed by hand" not in body
+    assert "777,777" in body
+    assert front["co2_eq_emissions"] == 3
+    assert front["tags"][0] == "mine"
+    assert "extra" in front["tags"]
+    assert front["datasets"] == ["me/data", "me/other"]
+    assert render_card("me/x", newer, "mit", existing=card) == card
+
+
+def test_a_section_that_was_taken_out_stays_out(full: dict[str, Any]) -> None:
+    card = render_card("me/x", full, "mit")
+    without = re.sub(r"<!-- vtrim:begin citation.*?end citation -->\n", "", card, flags=re.DOTALL)
+    assert "Citation" in card
+    assert "Citation" not in without
+    assert render_card("me/x", full, "mit", existing=without) == without
+
+
+def test_a_card_of_others_keeps_its_text_and_gets_our_sections(full: dict[str, Any]) -> None:
+    card = render_card("me/x", full, "mit", existing="---\nlicense: mit\n---\n# Mine\n\nText.\n")
+    _, body = split_card(card)
+    assert body.lstrip().startswith("# Mine\n\nText.\n\n<!-- vtrim:begin summary -->")
+    assert body.count("<!-- vtrim:begin") == 8
+
+
+def test_sections_of_a_newer_release_are_left_as_they_are(full: dict[str, Any]) -> None:
+    section = "<!-- vtrim:begin future -->\nNew.\n<!-- vtrim:end future -->"
+    card = render_card("me/x", full, "mit") + section + "\n"
+    assert section in render_card("me/x", full, "mit", existing=card)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "<!-- vtrim:begin use -->\nno end\n",
+        "<!-- vtrim:end use -->\n",
+        "<!-- vtrim:begin use -->\n<!-- vtrim:begin facts -->\n<!-- vtrim:end facts -->\n",
+        "<!-- vtrim:begin use -->\n<!-- vtrim:end facts -->\n",
+        "<!-- vtrim:begin use -->\n<!-- vtrim:end use -->\n" * 2,
+    ],
+)
+def test_marks_that_do_not_pair_are_refused(full: dict[str, Any], broken: str) -> None:
+    with pytest.raises(ValueError, match="do not pair up"):
+        render_card("me/x", full, "mit", existing=broken)
+
+
+@pytest.mark.parametrize("front", ["a: [", "- list", "text", "a: !!python/object:os.system x"])
+def test_front_matter_that_cannot_be_read_is_refused(full: dict[str, Any], front: str) -> None:
+    with pytest.raises(ValueError, match=r"front matter of the card \(README\.md\)"):
+        render_card("me/x", full, "mit", existing=f"---\n{front}\n---\n# Mine\n")
+
+
+def test_a_licence_is_asked_for(full: dict[str, Any]) -> None:
+    nothing: Any
+    for nothing in ("", {}):
+        with pytest.raises(ValueError, match="pass license="):
+            render_card("me/x", full, nothing)
+
+
+def test_a_licence_of_ones_own_has_a_name_that_another_does_not_inherit(
+    full: dict[str, Any],
+) -> None:
+    own = {"license": "other", "license_name": "mine", "license_link": "LICENSE.md"}
+    card = render_card("me/x", full, own)
+    assert license_of(card) == own
+    assert license_of(render_card("me/x", full, "mit", existing=card)) == {"license": "mit"}
+    assert license_of(render_card("me/x", full, own, existing=card)) == own
+
+
+@pytest.mark.parametrize(
+    "card", [None, "", "# text", "---\nlicense: [a]\n---\n", "---\na: [\n---\n"]
+)
+def test_no_licence_is_read_where_none_is_said(card: str | None) -> None:
+    assert license_of(card) == {}
+
+
+def test_line_breaks_and_byte_order_marks_of_others_are_read(full: dict[str, Any]) -> None:
+    card = render_card("me/x", full, "mit").replace("\n", "\r\n")
+    front, _ = split_card("\ufeff" + card)
+    assert front["license"] == "mit"
+    again = render_card("me/x", full, "mit", existing="\ufeff" + card)
+    assert again.count("vtrim:begin") == 8
+
+
+def test_yaml_of_the_front_matter_is_plain(full: dict[str, Any]) -> None:
+    text = render_card("me/x", full, "mit").split("---\n")[1]
+    assert "!!" not in text
+    assert yaml.safe_load(text)["license"] == "mit"

@@ -1,0 +1,108 @@
+"""`vtrim publish`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, out, show
+
+
+@answers_mistakes
+def publish(
+    draft: Annotated[Path, typer.Argument(help="Folder of the draft, as `vtrim trim` wrote it.")],
+    repo_id: Annotated[str, typer.Argument(help="Where to: NAMESPACE/NAME.")],
+    license_: Annotated[
+        str | None,
+        typer.Option(
+            "--license",
+            help="Of the weights, as the Hub names it; else the card of the cut model says it.",
+        ),
+    ] = None,
+    search: Annotated[
+        Path | None, typer.Option(help="search.json of `vtrim search`, for the card.")
+    ] = None,
+    counts: Annotated[
+        Path | None, typer.Option(help="What `vtrim count` wrote, for the card.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="decode_report.json of `vtrim measure`, for the card.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Hub id of the target.")] = None,
+    source: Annotated[str | None, typer.Option(help="Hub id of the model that was cut.")] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Hub id of data that was counted; repeatable.")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(help="Code of a language, for the card; repeatable.")
+    ] = None,
+    private: Annotated[
+        bool | None, typer.Option("--private/--public", help="Of a new repository.")
+    ] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Add a commit to a repository that exists.")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch to commit to.")] = None,
+    create_pr: Annotated[
+        bool, typer.Option("--create-pr", help="Open a pull request instead.")
+    ] = False,
+    tag: Annotated[str | None, typer.Option(help="Name for a tag on the commit.")] = None,
+    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="URL of another Hub.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, change nothing on the Hub.")
+    ] = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Publish a draft on the Hub: card, facts and code included, in one commit.
+
+    Example: `vtrim publish draft me/my-sql-draft --license apache-2.0 --report
+    report/decode_report.json`
+    """
+    from .decode_report import DecodeReport
+    from .hub import publish as publish_draft
+    from .search_result import SearchResult
+    from .token_counts import TokenCounts
+
+    published = publish_draft(
+        draft,
+        repo_id,
+        search=None if search is None else SearchResult.load(search),
+        counts=None if counts is None else TokenCounts.load(counts),
+        report=None if report is None else DecodeReport.load(report),
+        target_id=target,
+        draft_id=source,
+        datasets=dataset or (),
+        license=license_,
+        language=language or None,
+        private=private,
+        exist_ok=exist_ok,
+        revision=revision,
+        create_pr=create_pr,
+        tag=tag,
+        commit_message=message,
+        endpoint=endpoint,
+        dry_run=dry_run,
+        progress=not quiet,
+    )
+    facts: dict[str, Any] = {
+        "output": published.url,
+        "repo_id": published.repo_id,
+        "revision": published.revision,
+        "commit": published.commit,
+        "tag": published.tag,
+        "dry_run": published.dry_run,
+        "files": list(published.files),
+        "removed": list(published.removed),
+        "steps": list(published.steps),
+    }
+    if dry_run and not json_:
+        out.print("nothing was changed; without --dry-run this would be done:")
+        for step in published.steps:
+            out.print(f"- {step}", markup=False, soft_wrap=True)
+        return
+    show(facts, [{"step": step} for step in published.steps], json_)

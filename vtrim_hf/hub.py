@@ -1,0 +1,310 @@
+"""`publish`: a draft goes to the Hub as one commit, after everything that can fail was tried.
+
+Name, login, role, licence, card and a load-back in a fresh process come first. Then the repository
+is created, and one commit brings all files and removes the weights of an earlier one; a tag comes
+last. Whenever it is interrupted, the branch holds the old draft or the whole new one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .coverage_metadata import make_metadata
+from .hub_account import check_free, check_login, check_name, look_at
+from .hub_card import check_card, existing_card, license_of_source
+from .hub_errors import AGAIN, PublishError
+from .hub_folder import build_folder
+from .hub_reloading import prove_it_loads
+from .hub_upload import Upload, client_bars, is_weights
+from .model_card import license_of, render_card
+
+if TYPE_CHECKING:
+    from .decode_report import DecodeReport
+    from .search_result import SearchResult
+
+__all__ = ["PublishError", "Published", "publish"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was published; of a dry run, what would be.
+
+    Attributes:
+        repo_id: `NAMESPACE/NAME`.
+        url: of the branch, or of the pull request.
+        commit: the commit; None for a dry run.
+        revision: the branch; of a pull request, its reference.
+        files: names of the draft's files, ascending.
+        removed: names of files of an earlier draft that the commit removes.
+        tag: name of the tag, if any.
+        dry_run: whether nothing was changed.
+        steps: what was done, or would be, in order.
+    """
+
+    repo_id: str
+    url: str
+    commit: str | None
+    revision: str
+    files: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    tag: str | None = None
+    dry_run: bool = False
+    steps: tuple[str, ...] = ()
+
+
+def publish(
+    draft: Any,
+    repo_id: str,
+    *,
+    tokenizer: Any = None,
+    search: SearchResult | None = None,
+    report: DecodeReport | None = None,
+    counts: Any = None,
+    target_id: str | None = None,
+    draft_id: str | None = None,
+    datasets: Iterable[str] = (),
+    license: str | Mapping[str, str] | None = None,
+    language: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    exist_ok: bool = False,
+    tag: str | None = None,
+    token: str | bool | None = None,
+    endpoint: str | None = None,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+    max_shard_size: int | str | None = None,
+    dry_run: bool = False,
+    progress: bool = True,
+) -> Published:
+    """Publish a draft on the Hub, with its card, its facts, and the code that others need.
+
+    Args:
+        draft: a `TrimmedDraftForCausalLM`, or a folder that one was saved in.
+        repo_id: `NAMESPACE/NAME`.
+        tokenizer: the target's, to lie beside the draft; by default that of the folder.
+        search: the result that the vocabulary was taken from.
+        report: what the draft gained where it was measured.
+        counts: the `TokenCounts` that were searched.
+        target_id: the target's Hub id.
+        draft_id: Hub id of the model whose head was cut.
+        datasets: Hub ids of the data that was counted.
+        license: of the weights, an identifier of the Hub; or a mapping that has `license_name` and
+            `license_link`, too. By default what the published card, or else the card of the model
+            that was cut, says.
+        language: codes of languages, for the card.
+        tags: more tags, for the card.
+        private: whether a new repository is private; None leaves it to the namespace.
+        revision: branch to commit to, made if it is not there; main by default.
+        create_pr: propose the commit as a pull request.
+        exist_ok: whether the repository may exist. One that is empty always may.
+        tag: name for a tag on the commit.
+        token: of the Hub; by default the one that is logged in.
+        endpoint: of the Hub, if it is another.
+        commit_message: first line of the commit's message.
+        commit_description: the rest of it.
+        max_shard_size: see `save_pretrained`.
+        dry_run: check everything and say what would be done; nothing is changed on the Hub.
+        progress: show bars on a terminal.
+
+    Facts that are recorded with the draft (`draft.coverage_metadata`) hold where none is given.
+
+    Returns:
+        What was published.
+
+    Raises:
+        TypeError: if `draft` is neither a draft nor a folder.
+        ValueError: if an argument is wrong, before anything else is done.
+        PublishError: if something does not work; it says what was already done, and what to do.
+
+    Example:
+        ```python
+        published = publish(draft, "me/my-sql-draft", search=result, license="apache-2.0")
+        there = TrimmedDraftForCausalLM.from_pretrained("me/my-sql-draft")
+        ```
+    """
+    from huggingface_hub import HfApi
+
+    check_name(repo_id)
+    _check_arguments(create_pr, revision, tag, license)
+    api = HfApi(endpoint=endpoint)
+    with _Bar(7, progress) as bar, tempfile.TemporaryDirectory(prefix="vtrim-hf-publish-") as made:
+        bar.next("logging in")
+        found_token = check_login(api, token, repo_id, create_pr=create_pr)
+        place = look_at(api, repo_id, revision, found_token)
+        check_free(
+            place,
+            api.endpoint,
+            exist_ok=exist_ok,
+            create_pr=create_pr,
+            private=private,
+            tag=tag,
+        )
+        bar.next("reading the draft")
+        model, source = _load(draft)
+        own_tokenizer = _tokenizer(tokenizer, source)
+        _check_tokenizer(own_tokenizer, model)
+        with _our_part("the draft's facts do not fit"):
+            facts = make_metadata(
+                model,
+                search=search,
+                report=report,
+                counts=counts,
+                target_id=target_id,
+                draft_id=draft_id,
+                datasets=datasets,
+                tokenizer=own_tokenizer,
+                recorded=model.coverage_metadata,
+            )
+        bar.next("writing the card")
+        card = existing_card(api, place, found_token, source, Path(made))
+        said = license or license_of(card) or license_of_source(api, facts, found_token, made)
+        if not said:
+            raise PublishError(
+                "the licence of the weights is not known: no card says it, and it is not guessed",
+                "pass license=, an identifier of the Hub such as 'apache-2.0': that of the model "
+                "whose head was cut",
+            )
+        with _our_part("the card cannot be written"):
+            text = render_card(
+                repo_id,
+                facts,
+                said,
+                existing=card,
+                language=language,
+                tags=[tags] if isinstance(tags, str) else tags or (),
+                chat=bool(getattr(own_tokenizer, "chat_template", None)),
+                endpoint=api.endpoint,
+            )
+        check_card(api, text, found_token)
+        bar.next("saving")
+        folder = Path(made) / "draft"
+        with _our_part("the draft cannot be saved"):
+            files = build_folder(
+                model,
+                folder,
+                facts=facts,
+                card=text,
+                tokenizer=own_tokenizer,
+                source=source,
+                max_shard_size=max_shard_size,
+            )
+        bar.next("loading it back in a fresh process")
+        with _our_part("the draft does not come back from what would be published"):
+            prove_it_loads(model, folder)
+        stale = tuple(name for name in place.files if is_weights(name) and name not in files)
+        upload = Upload(
+            api,
+            place,
+            found_token,
+            private=private,
+            create_pr=create_pr,
+            message=commit_message or f"Publish a draft of {facts['draft']['k']:,} kept ids",
+            description=commit_description,
+            tag=tag,
+        )
+        plan = upload.plan(files, stale)
+        if dry_run:
+            return Published(
+                repo_id, upload.url, None, place.revision, files, stale, tag, True, plan
+            )
+        bar.next("uploading")
+        with client_bars(progress):
+            commit, url, reference = upload.run(folder, files, stale)
+        bar.next("done")
+        return Published(
+            repo_id, url, commit, reference, files, stale, tag, steps=tuple(upload.done)
+        )
+
+
+def _check_arguments(create_pr: bool, revision: str | None, tag: str | None, said: Any) -> None:
+    if said is not None and not isinstance(said, str | Mapping):
+        raise TypeError(
+            f"license must be an identifier of the Hub, or a mapping with license, license_name "
+            f"and license_link, got {said!r:.80}"
+        )
+    if create_pr and (revision not in (None, "main") or tag is not None):
+        raise ValueError(
+            "a pull request is opened against main and has no tag before it is merged: leave out "
+            "revision= and tag=, or create_pr=True"
+        )
+
+
+def _load(draft: Any) -> tuple[Any, Path | None]:
+    """Return the draft, and the folder that it was loaded from, if it was."""
+    if isinstance(draft, str | Path):
+        folder = Path(draft)
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                f"a draft is published from a folder that it was saved in, {folder} holds no "
+                "config.json: save one with draft.save_pretrained or `vtrim trim`"
+            )
+        from .modeling_trimmed_draft import TrimmedDraftForCausalLM
+
+        return TrimmedDraftForCausalLM.from_pretrained(folder), folder.absolute()
+    if not hasattr(draft, "coverage_metadata") or not hasattr(draft, "check_kept_ids"):
+        raise TypeError(
+            f"publish takes a TrimmedDraftForCausalLM or its folder, got {type(draft).__name__}: "
+            "cut one with TrimmedDraftForCausalLM.from_draft_model"
+        )
+    return draft, None
+
+
+def _tokenizer(given: Any, source: Path | None) -> Any:
+    from transformers import AutoTokenizer
+
+    if given is not None:
+        return AutoTokenizer.from_pretrained(given) if isinstance(given, str | Path) else given
+    if source is not None and (source / "tokenizer_config.json").is_file():
+        return AutoTokenizer.from_pretrained(source)
+    return None
+
+
+def _check_tokenizer(tokenizer: Any, draft: Any) -> None:
+    from .vocabulary import tokenizer_fingerprint
+
+    if tokenizer is None or draft.config.tokenizer_hash is None:
+        return
+    found = tokenizer_fingerprint(tokenizer)
+    if found != draft.config.tokenizer_hash:
+        raise ValueError(
+            f"the draft is of the tokenizer {draft.config.tokenizer_hash[:12]}, the one given is "
+            f"{found[:12]}: pass the target's own"
+        )
+
+
+@contextmanager
+def _our_part(what: str) -> Iterator[None]:
+    """Say of a mistake on this side of the network that nothing was changed."""
+    try:
+        yield
+    except ValueError as error:
+        raise PublishError(f"{what}: {error}", f"then {AGAIN}") from error
+
+
+class _Bar:
+    """One bar over all steps, so that somebody who waits knows for what."""
+
+    def __init__(self, steps: int, shown: bool) -> None:
+        from transformers.utils import logging
+
+        self._bar = logging.tqdm(
+            total=steps, disable=not shown, bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt}"
+        )
+
+    def next(self, what: str) -> None:
+        self._bar.set_description(f"publishing: {what}")
+        self._bar.update(1)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()

@@ -1,0 +1,123 @@
+"""What went wrong while publishing: one error type that says what happened and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+NOTHING = "nothing was changed on the Hub"
+AGAIN = "run it again: only what is missing is uploaded"
+
+
+class PublishError(OSError):
+    """A draft could not be published.
+
+    The text says what happened, what was already done, and the way out; the error that a library
+    or the Hub raised first is its `__cause__`.
+
+    Attributes:
+        happened: what went wrong.
+        done: what was already done on the Hub, in order; empty if nothing.
+        remedy: what to do.
+    """
+
+    def __init__(self, happened: str, remedy: str, done: Sequence[str] = ()) -> None:
+        self.happened = happened
+        self.remedy = remedy
+        self.done = tuple(done)
+        said = "; ".join(self.done) or NOTHING
+        super().__init__(f"{happened.rstrip('. ')} ({said}): {remedy}")
+
+
+@contextmanager
+def explained(doing: str, endpoint: str, done: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what the Hub's client raises into a `PublishError`.
+
+    Args:
+        doing: what is being done, for the text.
+        endpoint: of the Hub.
+        done: what was done before; read when something goes wrong.
+    """
+    try:
+        yield
+    except PublishError:
+        raise
+    except Exception as error:
+        told = _explain(error, endpoint)
+        if told is None:
+            raise
+        raise PublishError(f"{doing} failed: {told[0]}", told[1], done) from error
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error is about, None if it is about none."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether trying again may help: the server failed, or the connection did."""
+    status = status_of(error)
+    return status >= 500 if status is not None else _is_of_transport(error)
+
+
+def _is_of_transport(error: BaseException) -> bool:
+    # httpx in huggingface_hub 1, httpx2 in 2: neither is imported for its names alone.
+    return any(
+        kind.__module__.partition(".")[0] in ("httpx", "httpx2") for kind in type(error).__mro__
+    )
+
+
+_BY_STATUS = {
+    401: ("the token is not valid there", "log in with `hf auth login`, or pass token="),
+    403: (
+        "the token may not do that",
+        "use a token with write access to this namespace and repository",
+    ),
+    404: ("there is no such repository for this token", "check the name, and who may see it"),
+    409: ("it exists already", "pass exist_ok=True to add a commit to it, or take another name"),
+    412: (
+        "somebody else published meanwhile",
+        "look at what they did, then run it again to put yours on top",
+    ),
+    413: ("a file is too large for the Hub", "save with a smaller max_shard_size"),
+    429: ("too many requests", "wait a while, then " + AGAIN),
+}
+
+
+def _explain(error: Exception, endpoint: str) -> tuple[str, str] | None:
+    """Return what happened and what to do, None for an error that is not the Hub's."""
+    status, said = status_of(error), _first_line(error)
+    if status in _BY_STATUS:
+        happened, remedy = _BY_STATUS[status]
+        return f"{happened} ({status}, {said})", remedy
+    if status is not None and status >= 500:
+        return f"{endpoint} answers {status}", AGAIN
+    if status is not None:
+        return f"{endpoint} answers {status}: {said}", "see what it says, then run it again"
+    if type(error).__name__ == "OfflineModeIsEnabled":
+        return "HF_HUB_OFFLINE is set", "unset it to publish"
+    if _is_of_transport(error):
+        return (
+            f"{endpoint} cannot be reached ({said})",
+            "check the network and HF_ENDPOINT, then run it again",
+        )
+    if isinstance(error, ValueError) and "README.md" in str(error):
+        told = " ".join(str(error).split())
+        return (
+            f"the Hub refuses the card: {told}",
+            "mend what it names: license=, tags= or language=",
+        )
+    if "xet-write-token" in str(error):
+        return (
+            f"{endpoint} has no Xet storage, or does not answer for it ({said})",
+            "run it again; if it stays, set HF_HUB_DISABLE_XET=1 before Python starts",
+        )
+    if isinstance(error, OSError | RuntimeError):  # hf_xet raises the latter
+        return said, AGAIN
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
