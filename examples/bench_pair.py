@@ -2,7 +2,8 @@
 
     python examples/bench_pair.py --target Qwen/Qwen2.5-Coder-1.5B-Instruct \
         --draft Qwen/Qwen2.5-Coder-0.5B-Instruct --code-data code/test.jsonl \
-        --sql-data sql/test.jsonl --train-data code/train.jsonl sql/train.jsonl
+        --sql-data sql/test.jsonl --train-data code.answers.jsonl sql.answers.jsonl \
+        code/train.jsonl sql/train.jsonl general/train.jsonl --train-shares 5 5 3 3 4
 
 Measures the target alone, Transformers' own assistant path, our draft with the full head and with
 a trimmed one. Data are JSON lines with `messages`. All draft with one length, one threshold and a
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vtrim_hf as vt
+from vtrim_hf.kept_rows import KeptRows
 
 LENGTHS = (2, 3, 4, 5)
 GOALS = (  # entry, against, median ratio of tokens/s
@@ -45,9 +46,14 @@ def read_prompts(path: Path, start: int, number: int) -> list[Any]:
 def make_drafts(target: Any, small: Any, tokenizer: Any, args: Any) -> tuple[Any, Any]:
     """Return our drafts: with the full head, and with the one the training data ask for."""
     width = target.config.vocab_size
-    data = {path.parent.name or path.stem: str(path) for path in args.train_data}
+    parts = [
+        vt.TokenCounts.from_dataset({str(path): str(path)}, tokenizer, vocab_size=width)
+        for path in args.train_data
+    ]
+    shares = args.train_shares or [1.0] * len(parts)
+    weights = [1e7 * share / part.total() for share, part in zip(shares, parts, strict=True)]
     found = vt.search_vocabulary(
-        vt.TokenCounts.from_dataset(data, tokenizer, vocab_size=width),
+        vt.TokenCounts.merge(*parts, weights=weights),
         vt.LatencyModel.standalone(small.config),
         required=vt.required_token_ids(tokenizer, target.generation_config),
         min_coverage=args.min_coverage,
@@ -104,6 +110,9 @@ def main() -> None:
     parser.add_argument("--code-data", type=Path, required=True)
     parser.add_argument("--sql-data", type=Path, required=True)
     parser.add_argument("--train-data", type=Path, nargs="+", required=True)
+    parser.add_argument(
+        "--train-shares", type=float, nargs="+", help="of each, equal if not given"
+    )
     parser.add_argument("--limit", type=int, default=20, help="prompts a domain")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--draft-length", type=int, help="instead of choosing one")
@@ -119,22 +128,17 @@ def main() -> None:
     small.generation_config.num_assistant_tokens_schedule = "constant"
     untrimmed, trimmed = make_drafts(target, small, tokenizer, args)
 
-    same = {**vars(args), "output": "", "vocabulary": trimmed.config.vocabulary_fingerprint}
-    digest = hashlib.sha256(json.dumps(same, default=str, sort_keys=True).encode()).hexdigest()
-    partial = args.output.with_suffix(f".{digest[:12]}.jsonl")
-    done = list(map(json.loads, partial.read_text().splitlines())) if partial.exists() else []
+    kept = KeptRows.beside(
+        args.output,
+        {**vars(args), "output": "", "vocabulary": trimmed.config.vocabulary_fingerprint},
+    )
     both = (args.code_data, args.sql_data)
-    length = done[0]["length"] if done else args.draft_length
+    length = kept.rows[0]["length"] if kept.rows else args.draft_length
     if length is None:
         others = [prompt for path in both for prompt in read_prompts(path, args.limit, 1)]
         length = choose_length(target, untrimmed, others, tokenizer, args)
-
-    def keep(line: dict[str, Any]) -> None:
-        with partial.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    if not done:
-        keep({"length": length})
+    if not kept.rows:
+        kept.add({"length": length})
     report = vt.measure_decoding(
         target,
         trimmed,
@@ -144,11 +148,11 @@ def main() -> None:
         max_new_tokens=args.max_new_tokens,
         num_assistant_tokens=length,
         assistant_confidence_threshold=args.threshold,
-        on_row=keep,
-        done=done[1:],
+        on_row=kept.add,
+        done=kept.rows[1:],
     )
     report.save(args.output)
-    partial.unlink()
+    kept.remove()
     print(f"\nn = {length} for all, threshold {args.threshold}, {args.dtype}, {report.machine}")
     print_report(report, args.limit)
 

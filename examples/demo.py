@@ -1,4 +1,4 @@
-"""The main job from end to end on SmolLM2: count, search, trim, save, load, generate, measure.
+"""The main job from end to end on SmolLM2: count, search, trim, measure, publish, load back.
 
     make demo        or: python examples/demo.py [--output demo_output] [--prompts 12]
 
@@ -9,9 +9,13 @@ fast draft.
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -23,10 +27,12 @@ from vtrim_hf import (
     TokenCounts,
     TrimmedDraftForCausalLM,
     measure_decoding,
+    publish,
     required_token_ids,
     search_vocabulary,
 )
 from vtrim_hf.embedded_models import load_model, load_tokenizer
+from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.measuring import NoGainWarning
 
 DATA = Path(__file__).parent / "data" / "wikisql"
@@ -46,6 +52,43 @@ def save_and_load(draft: TrimmedDraftForCausalLM, folder: Path) -> TrimmedDraftF
     draft.generation_config.num_assistant_tokens = DRAFT_LENGTH
     draft.save_pretrained(folder)
     return TrimmedDraftForCausalLM.from_pretrained(folder)
+
+
+LOAD_AND_GENERATE = """
+import sys
+from vtrim_hf import TrimmedDraftForCausalLM
+from vtrim_hf.embedded_models import load_model, load_tokenizer
+
+name, question = sys.argv[1:]
+draft = TrimmedDraftForCausalLM.from_pretrained(name)
+target, tokenizer = load_model("smollm2"), load_tokenizer("smollm2")
+inputs = tokenizer.apply_chat_template(
+    [{"role": "user", "content": question}],
+    add_generation_prompt=True, return_tensors="pt", return_dict=True,
+)
+ids = target.generate(**inputs, max_new_tokens=48, do_sample=False, assistant_model=draft)
+print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip())
+"""
+
+
+def publish_and_load(
+    draft: TrimmedDraftForCausalLM, question: str, output: Path, **facts: Any
+) -> str:
+    """Publish to a Hub in a folder, and let another process load the draft from it and answer."""
+    with LocalHub(output / "hub") as hub:
+        place = {"endpoint": hub.endpoint, "token": hub.token}
+        done = publish(
+            draft, "user/smollm2-sql-draft", license="apache-2.0", exist_ok=True, **place, **facts
+        )
+        step(f"published {done.url}, commit {done.commit[:12]}; a fresh process loads it:")
+        # Which Hub it is and who you are is read once, when huggingface_hub is imported.
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", LOAD_AND_GENERATE, done.repo_id, question],
+            env={**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub.token},
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout.strip()
 
 
 def main(output: Path, prompts: int) -> None:
@@ -114,7 +157,7 @@ def main(output: Path, prompts: int) -> None:
         )
     report.save(output / "decode_report.json")
 
-    table = Table("", "head", "tokens/s", "over plain", "acceptance length", "head's time", "text")
+    table = Table("", "head", "tokens/s", "x plain", "accepted", "head's time", "text")
     for name, entry in report.entries.items():
         drafts = entry.acceptance_length is not None
         table.add_row(
@@ -127,6 +170,10 @@ def main(output: Path, prompts: int) -> None:
             "the same" if entry.identical_share == 1 else "" if not drafts else "DIFFERENT",
         )
     console.print(table)
+    console.print(
+        "head: rows of the draft's head; accepted: acceptance length, tokens a verification; "
+        "head's time: share of all time"
+    )
     for name, found in (("exactly", best), ("by TPE, 100 trials", tpe)):
         console.print(
             f"vocabulary searched {name}: {found.k:,} of {width:,} ids, {found.coverage:.1%} of "
@@ -143,6 +190,17 @@ def main(output: Path, prompts: int) -> None:
             "This draft does not speed the target up: 24 of its 30 layers cost too much for how "
             "often they agree with all 30. It takes a trained draft; trimming makes one cheaper."
         )
+    step("publishing to a Hub in a folder")
+    again = publish_and_load(
+        trimmed,
+        questions[0][0]["content"],
+        output,
+        tokenizer=tokenizer,
+        search=best,
+        report=report,
+    )
+    console.print(f"         {again}", style="cyan", markup=False)
+    console.print(f"         {'the same answer' if again == answer.strip() else 'ANOTHER ANSWER'}")
     step(f"everything is in {output}/; the plot is {output / 'search.png'}")
 
 

@@ -100,6 +100,8 @@ def point_client_at(
         monkeypatch.setattr(constants, name, value, raising=False)
     # The functions at the top of huggingface_hub are methods of this one object.
     monkeypatch.setattr(hf_api.api, "endpoint", hub.endpoint)
+    # Transformers keeps its first client, with the endpoint of an earlier hub.
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)
     # Answers of another hub that had the same port.
     monkeypatch.setattr(_xet, "XET_CONNECTION_INFO_CACHE", {})
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")

@@ -1,6 +1,6 @@
 """Is an installed wheel whole? Run by `make check-wheel` in an environment that holds it alone.
 
-    python tests/smoke_installed.py        (from anywhere, with the environment's own python)
+python tests/smoke_installed.py        (from anywhere, with the environment's own python)
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 # A script's own folder is looked at first: nothing of this checkout may be found.
 sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).resolve().parent)]
 SCRATCH = Path(tempfile.mkdtemp(prefix="vtrim-hf-smoke-"))
-os.environ.update(HF_HOME=str(SCRATCH / "hf"), HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_XET="1")
+os.environ.update(
+    HF_HOME=str(SCRATCH / "hf"), HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_XET="1"
+)
 
 LOAD_BACK = """
 import sys, vtrim_hf, torch

@@ -14,6 +14,9 @@ import typer
 
 from .cli_counting import count, search
 from .cli_drafting import measure, trim
+from .cli_hub import hub
+from .cli_publishing import publish
+from .cli_running import run
 from .cli_shared import out
 
 app = typer.Typer(
@@ -24,8 +27,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (count, search, trim, measure):
+for command in (run, count, search, trim, measure, publish):
     app.command()(command)
+app.add_typer(hub)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,8 +45,8 @@ def _options(
 
 def main() -> None:
     """Run the command; the entry point of the package."""
-    # A polite kill cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # A polite kill cleans up as Ctrl-C does, also in the background, where Ctrl-C is ignored.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +17,12 @@ from .cli_shared import (
     answers_mistakes,
     check_output,
     folder_written_whole,
-    load,
     name_and_value,
     remarks,
     show,
     write_plot,
 )
+from .named_models import NamedModel
 
 
 class Method(StrEnum):
@@ -91,9 +90,7 @@ def count(
 
     The target's own words: `vtrim count train.jsonl --target smollm2 --from-target --limit 500`
     """
-    from .chat_data import open_chat_data
-    from .target_answers import answer_with_target
-    from .token_counts import TokenCounts
+    from .steps import Answering, count_domains
 
     check_output(output, folder=False)
     if from_target and text_column is not None:
@@ -101,46 +98,19 @@ def count(
             "--text-column counts text as it stands, with --from-target the target's answers "
             "count: leave one of them out"
         )
-    sources = _sources(data, domain)
-    for _, source in sources:
-        open_chat_data(source, split=split)  # so that a wrong name is noticed before any work
-    tokenizer = load("tokenizer", target)
-    width = load("config", target).get_text_config().vocab_size
-    model = load("model", target, dtype="auto") if from_target else None
-    parts, skipped = [], []
-    for name, source in sources:
-        counted: Any = source
-        if model is not None:
-            # The answers stay beside the counts: they are what a draft is trained on, too.
-            in_file_name = re.sub(r"[^\w.-]+", "-", name)
-            counted = answer_with_target(
-                model,
-                tokenizer,
-                source,
-                output.with_name(f"{output.stem}.{in_file_name}.answers.jsonl"),
-                limit=limit,
-                max_new_tokens=max_new_tokens,
-                batch_size=batch_size,
-                split=split,
-                strict=strict,
-                progress=not quiet,
-            )
-            skipped += counted.skipped
-        parts.append(
-            TokenCounts.from_dataset(
-                {name: counted},
-                tokenizer,
-                vocab_size=width,
-                heldout=heldout,
-                split=None if from_target else split,
-                text_column=text_column,
-                strict=strict,
-                progress=not quiet,
-            )
-        )
-    counts = TokenCounts.merge(*parts)
+    skipped: list[Any] = []
+    counts = count_domains(
+        _sources(data, domain),
+        NamedModel(target),
+        answering=Answering(output, limit, max_new_tokens, batch_size) if from_target else None,
+        split=split,
+        text_column=text_column,
+        heldout=heldout,
+        strict=strict,
+        progress=not quiet,
+        on_skipped=skipped.append,
+    )
     counts.save(output)
-    skipped += counts.skipped
     for row in skipped:
         remarks.print(f"skipped {row}", style="yellow", markup=False)
     rows = [
@@ -207,46 +177,28 @@ def search(
 
     For a cut draft: `vtrim search counts.safetensors --target ID --body standalone --draft ID`
     """
-    from .required_tokens import required_token_ids
-    from .search import search_vocabulary
+    from .steps import search_counts
     from .token_counts import TokenCounts
-    from .vocabulary import tokenizer_fingerprint
 
     check_output(output, folder=True)
     counts = TokenCounts.load(counts_file)
-    tokenizer = load("tokenizer", target)
-    found = tokenizer_fingerprint(tokenizer)
-    if counts.tokenizer_hash not in (None, found):
-        raise ValueError(
-            f"the counts are of the tokenizer {str(counts.tokenizer_hash)[:12]}, {target} has "
-            f"{found[:12]}: count again with --target {target}"
-        )
-    latency = _latency(body, cost, target, draft, layers)
-    required: Any = required_token_ids(
-        tokenizer,
-        load("generation_config", target),
-        extra=keep or (),
-        vocab_size=counts.vocab_size,
-    )
-    given: dict[str, Any] = {
-        "alpha": alpha,
-        "k_min": k_min,
-        "k_max": k_max,
-        "method": method and method.value,
-    }
-    result = search_vocabulary(
+    judge = NamedModel(target)
+    result = search_counts(
         counts,
-        latency,
-        # The paper requires nothing; what the user asks for is then refused, not dropped.
-        required=(required if keep else ()) if paper else required,
+        judge,
+        _latency(body, cost, judge, draft, layers),
+        keep=keep or (),
+        preset="paper" if paper else None,
+        alpha=alpha,
         min_coverage=min_coverage,
         domain_floors=_floors(floor),
-        preset="paper" if paper else None,
+        k_min=k_min,
+        k_max=k_max,
+        method=method and method.value,
         trials=trials,
         seed=seed,
         storage=storage,
         progress=not quiet,
-        **{name: value for name, value in given.items() if value is not None},
     )
     with folder_written_whole(output) as folder:
         result.save(folder / "search.json")
@@ -289,14 +241,11 @@ def _floors(floor: list[str] | None) -> dict[str, float] | None:
 
 
 def _latency(
-    body: Body | None, cost: Cost, target: str, draft: str | None, layers: int | None
+    body: Body | None, cost: Cost, target: NamedModel, draft: str | None, layers: int | None
 ) -> Any:
     """Make the cost model: of the EAGLE-3 body for a target, or of a draft that is to be cut."""
-    from . import DraftVocabulary, TrimmedDraftForCausalLM
-    from .latency import LatencyModel
+    from .steps import make_latency
 
-    config = load("config", target)
-    kind: Literal["flops", "bytes"] = "bytes" if cost is Cost.bytes else "flops"
     if draft is None:
         if body is Body.standalone or cost is Cost.measured or layers is not None:
             raise ValueError(
@@ -304,20 +253,8 @@ def _latency(
                 "cut: name it with --draft"
             )
         remarks.print("weighing the EAGLE-3 body; name --draft to weigh a draft that is cut")
-        return LatencyModel.eagle3(config, kind=kind)
+        return make_latency(target, cost=cost.value)
     if body is Body.eagle3:
         raise ValueError("--body eagle3 is made for the target alone: leave --draft out")
     remarks.print(f"weighing the draft {draft}", markup=False)
-    if cost is not Cost.measured:
-        return LatencyModel.standalone(
-            load("config", draft),
-            kind=kind,
-            vocab_size=config.get_text_config().vocab_size,
-            num_hidden_layers=layers,
-        )
-    small = load("model", draft, dtype="auto")
-    if layers is not None:
-        rows = small.get_output_embeddings().out_features
-        every = DraftVocabulary.from_ids(range(rows), vocab_size=rows)
-        small = TrimmedDraftForCausalLM.from_draft_model(small, every, layers=layers)
-    return LatencyModel.measured(small)
+    return make_latency(target, NamedModel(draft), cost=cost.value, layers=layers)

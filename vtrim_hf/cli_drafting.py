@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,13 +18,13 @@ from .cli_shared import (
     answers_mistakes,
     check_output,
     folder_written_whole,
-    load,
     name_and_value,
     out,
     remarks,
     show,
     write_plot,
 )
+from .named_models import NamedModel
 
 
 @answers_mistakes
@@ -49,38 +47,27 @@ def trim(
 
     Example: `vtrim trim Qwen/Qwen2.5-0.5B-Instruct search --target Qwen/Qwen2.5-3B-Instruct`
     """
-    from . import DraftVocabulary, TrimmedDraftForCausalLM
-    from .vocabulary import tokenizer_fingerprint
+    from .steps import trim_draft
 
     check_output(output, folder=True)
-    kept = DraftVocabulary.load(vocabulary)
-    width = load("config", target).get_text_config().vocab_size
-    if kept.vocab_size != width:
-        raise ValueError(
-            f"the vocabulary in {vocabulary} is for a target of width {kept.vocab_size}, {target} "
-            f"has {width}: count and search again with --target {target}"
-        )
-    tokenizer = load("tokenizer", target)
-    for role, name in (("target", target), ("draft", draft)):
-        found = tokenizer_fingerprint(load("tokenizer", name))
-        if kept.tokenizer_hash not in (None, found):
-            raise ValueError(
-                f"the vocabulary is of the tokenizer {str(kept.tokenizer_hash)[:12]}, the {role} "
-                f"{name} has {found[:12]}: target, draft and counts must share one tokenizer"
-            )
-    small = load("model", draft, dtype=str(dtype))
-    made = TrimmedDraftForCausalLM.from_draft_model(small, kept, layers=layers)
-    if draft_length is not None:
-        made.generation_config.num_assistant_tokens = draft_length
+    judge = NamedModel(target)
+    made = trim_draft(
+        NamedModel(draft),
+        vocabulary,
+        judge,
+        layers=layers,
+        dtype=str(dtype),
+        draft_length=draft_length,
+    )
     with folder_written_whole(output) as folder:
         made.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        judge.tokenizer.save_pretrained(folder)
     facts = {
         "output": str(output),
         "k": made.config.draft_vocab_size,
         "vocab_size": made.config.vocab_size,
         "parameters": made.num_parameters(),
-        "fingerprint": kept.fingerprint,
+        "fingerprint": made.config.vocabulary_fingerprint,
     }
     show(facts, [{"": name, "value": value} for name, value in facts.items()], json_)
 
@@ -114,7 +101,7 @@ def measure(
 
     Example: `vtrim measure smollm2 draft test.jsonl --limit 20 -o report`
     """
-    from .measuring import NoGainWarning, measure_decoding
+    from .steps import measure_draft, read_prompts
 
     check_output(output, folder=True)
     others: dict[str, str] = {}
@@ -122,30 +109,24 @@ def measure(
         name, path = name_and_value(text, "--compare", "NAME=FOLDER")
         if others.setdefault(name, path) != path:
             raise ValueError(f"--compare names {name} twice: give each draft a name of its own")
-    tokenizer = load("tokenizer", target)
-    number_format = str(dtype)
-    with warnings.catch_warnings():
-        # Said by the table's notes and the exit code, not by a line of source.
-        warnings.simplefilter("ignore", NoGainWarning)
-        report = measure_decoding(
-            load("model", target, dtype=number_format),
-            load("model", draft, dtype=number_format),
-            _prompts(prompts, tokenizer, limit),
-            tokenizer=tokenizer,
-            compare={
-                name: load("model", path, dtype=number_format) for name, path in others.items()
-            },
-            max_new_tokens=max_new_tokens,
-            num_assistant_tokens=draft_length,
-            progress=not quiet,
-        )
+    judge = NamedModel(target)
+    report = measure_draft(
+        judge,
+        NamedModel(draft),
+        read_prompts(prompts, judge.tokenizer, limit),
+        compare={name: NamedModel(path) for name, path in others.items()},
+        max_new_tokens=max_new_tokens,
+        draft_length=draft_length,
+        dtype=str(dtype),
+        output=output,
+        progress=not quiet,
+        on_resumed=lambda done: remarks.print(f"going on: {done} prompts are measured already"),
+    )
     if json_:
         sys.stdout.write(report.to_json() + "\n")
     else:
         out.print(report.table(), markup=False, soft_wrap=True)
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        report.save(output / "decode_report.json")
         write_plot(report, output / "decode_report.png")
     if min_speedup is not None and report.speedup < min_speedup:
         remarks.print(
@@ -153,17 +134,3 @@ def measure(
             style="red",
         )
         raise typer.Exit(1)
-
-
-def _prompts(data: str, tokenizer: Any, limit: int) -> list[list[int]]:
-    """Read the first prompts of chat data, as ids in the target's own rendering."""
-    from .chat_data import open_chat_data
-    from .chat_rendering import ChatRenderer
-    from .prompt_reading import PromptReader
-
-    reader = PromptReader(open_chat_data(data), ChatRenderer(tokenizer), sys.maxsize, strict=False)
-    found = (prompt for prompt in reader if prompt is not None)
-    prompts = [list(prompt.ids) for prompt in itertools.islice(found, limit)]
-    if not prompts:
-        raise ValueError(f"{data} holds no prompt; the first rows: {reader.skipped}")
-    return prompts

@@ -13,7 +13,7 @@ import typer
 from .cli_shared import AsJson, Debug, answers_mistakes, out, remarks
 
 if TYPE_CHECKING:
-    from .local_hub.server import LOOPBACK, LocalHub
+    from .local_hub.server import LocalHub
 
 hub = typer.Typer(
     name="hub",

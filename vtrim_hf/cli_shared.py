@@ -78,27 +78,6 @@ def name_and_value(text: str, option: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def load(what: str, name: str, **kwargs: Any) -> Any:
-    """Load a `model`, `tokenizer`, `config` or `generation_config` by name.
-
-    Raises:
-        OSError: naming what could not be loaded, which Transformers does not always do.
-    """
-    from transformers import AutoConfig, GenerationConfig
-
-    from .embedded_models import load_model, load_tokenizer, resolve_model
-
-    try:
-        if what == "model":
-            return load_model(name, **kwargs)
-        if what == "tokenizer":
-            return load_tokenizer(name)
-        kind = AutoConfig if what == "config" else GenerationConfig
-        return kind.from_pretrained(resolve_model(name))
-    except OSError as error:
-        raise OSError(f"cannot load the {what} of {name}: {error}") from error
-
-
 def check_output(path: Path | None, *, folder: bool) -> None:
     """Refuse a place that cannot be written to, before any work is done.
 

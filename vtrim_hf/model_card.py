@@ -72,7 +72,7 @@ def split_card(text: str) -> tuple[dict[str, Any], str]:
     Raises:
         ValueError: if the front matter is no YAML mapping.
     """
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     found = _FRONT_MATTER.match(text)
     if found is None:

@@ -50,7 +50,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
     pair.tokenizer.save_pretrained(root / "target")
     with LocalHub(root / "hub") as hub, pytest.MonkeyPatch.context() as monkeypatch:
         point_client_at(monkeypatch, hub, root / "cache")
-        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # of an earlier hub
         api = HfApi()
         api.create_repo(TARGET)
         api.upload_folder(repo_id=TARGET, folder_path=root / "target")
@@ -257,7 +256,6 @@ def test_a_killed_upload_leaves_nothing_half_made(
         assert process.returncode == -signal.SIGKILL, errors[-2000:]
         hub.faults.clear()
         point_client_at(monkeypatch, hub, tmp_path / "cache")
-        monkeypatch.setattr("transformers.utils.hub._hf_api", None)
         api = HfApi()
         assert api.list_repo_files("user/cut") == [".gitattributes"]
         publish(tmp_path / "draft", "user/cut", license="mit", progress=False)

@@ -118,6 +118,95 @@ def test_trim_writes_a_draft_that_loads(folder: Path, chain: dict[str, Any]) -> 
     assert (folder / "draft" / "tokenizer.json").is_file()
 
 
+def test_trim_hands_on_what_the_search_found(folder: Path, chain: dict[str, Any]) -> None:
+    facts = json.loads((folder / "draft" / "vtrim" / "coverage.json").read_text("utf-8"))
+    assert facts["draft"]["k"] == chain["search"]["k"]
+    assert facts["coverage"]["search"]["share"] == pytest.approx(chain["search"]["coverage"])
+
+
+def test_a_vocabulary_without_a_search_makes_a_draft_without_facts(
+    folder: Path, tmp_path: Path
+) -> None:
+    vocabulary = DraftVocabulary.from_ids(
+        range(290), vocab_size=300, tokenizer=make_byte_tokenizer()
+    )
+    vocabulary.save(tmp_path / "vocabulary")
+    run("trim", folder / "target", tmp_path / "vocabulary", "--target", folder / "target", "-o",
+        tmp_path / "draft")  # fmt: skip
+    assert not (tmp_path / "draft" / "vtrim").exists()
+
+
+def test_measure_goes_on_after_a_kill(
+    folder: Path, chain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the prompts that were not measured are measured; nothing is left in the end."""
+    from vtrim_hf.decoding_runs import DecodingRuns
+
+    asked: list[int] = []
+    measured = DecodingRuns.row
+
+    def row(self: DecodingRuns, index: int, *others: Any) -> dict[str, Any]:
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(index)
+        return measured(self, index, *others)
+
+    monkeypatch.setattr(DecodingRuns, "row", row)
+    call = (
+        "measure", folder / "target", folder / "draft", folder / "chat.jsonl", "--limit", 3,
+        "--max-new-tokens", 4, "-o", tmp_path / "report", "-q",
+    )  # fmt: skip
+    run(*call, exit_code=130)
+    (rows,) = (tmp_path / "report").iterdir()
+    assert len(rows.read_text("utf-8").splitlines()) == 2
+    with rows.open("a", encoding="utf-8") as file:
+        file.write('{"prompt": 2, "entr')  # what a kill leaves
+
+    def noted(self: DecodingRuns, index: int, *others: Any) -> dict[str, Any]:
+        asked.append(index)
+        return measured(self, index, *others)
+
+    monkeypatch.setattr(DecodingRuns, "row", noted)
+    result = run(*call, "--json")
+    assert asked == [0, 1, 2]
+    assert "2 prompts" in result.stderr
+    assert len(json.loads(result.stdout)["rows"]) == 3
+    assert not list((tmp_path / "report").glob("*.jsonl"))
+    assert (tmp_path / "report" / "decode_report.json").is_file()
+
+
+def test_rows_of_another_call_are_not_taken(
+    folder: Path, chain: dict[str, Any], tmp_path: Path
+) -> None:
+    import shutil
+
+    from vtrim_hf.kept_rows import KeptRows
+
+    call = (
+        "measure", folder / "target", "DRAFT", folder / "chat.jsonl", "--limit", 1,
+        "--max-new-tokens", 4, "-o", tmp_path / "report", "-q",
+    )  # fmt: skip
+    names: list[str] = []
+    remove = KeptRows.remove
+
+    def noted(self: KeptRows) -> None:
+        names.append(self.path.name)
+        remove(self)
+
+    shutil.copytree(folder / "draft", tmp_path / "draft")
+    settings = tmp_path / "draft" / "generation_config.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeptRows, "remove", noted)
+        run(*(tmp_path / "draft" if part == "DRAFT" else part for part in call))
+        run(*(tmp_path / "draft" if part == "DRAFT" else part for part in call))
+        run(*(tmp_path / "draft" if part == "DRAFT" else part for part in call), "--limit", 2)
+        changed = json.loads(settings.read_text("utf-8")) | {"num_assistant_tokens": 2}
+        settings.write_text(json.dumps(changed), encoding="utf-8")
+        run(*(tmp_path / "draft" if part == "DRAFT" else part for part in call))
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
 def test_measure_writes_report_and_plot(folder: Path, chain: dict[str, Any]) -> None:
     assert {"draft", "again"} <= set(chain["measure"]["entries"])
     assert (folder / "report" / "decode_report.json").is_file()
@@ -266,7 +355,12 @@ def test_a_killed_save_leaves_the_old_draft(
 ) -> None:
     run("trim", folder / "target", folder / "search", "--target", folder / "target", "-o",
         tmp_path / "draft")  # fmt: skip
-    before = {path.name: path.read_bytes() for path in (tmp_path / "draft").iterdir()}
+
+    def files() -> dict[str, bytes]:
+        found = (path for path in (tmp_path / "draft").rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in found}
+
+    before = files()
     saved = TrimmedDraftForCausalLM.save_pretrained
 
     def killed(self: TrimmedDraftForCausalLM, where: Path) -> None:
@@ -276,5 +370,5 @@ def test_a_killed_save_leaves_the_old_draft(
     monkeypatch.setattr(TrimmedDraftForCausalLM, "save_pretrained", killed)
     run("trim", folder / "target", folder / "search", "--target", folder / "target", "-o",
         tmp_path / "draft", "--dtype", "float32", exit_code=130)  # fmt: skip
-    assert {path.name: path.read_bytes() for path in (tmp_path / "draft").iterdir()} == before
+    assert files() == before
     assert [path.name for path in tmp_path.iterdir()] == ["draft"]

@@ -31,7 +31,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     monkeypatch.setattr(vtrim_hf.hub, "prove_it_loads", lambda draft, folder: None)
     with LocalHub(tmp_path / "hub") as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
-        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # of an earlier hub
         yield hub
 
 

@@ -33,9 +33,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         "hf_read": Account("user", "read"),
         "hf_other": Account("other", "write"),
     }
-    with LocalHub(tmp_path / "hub", tokens=tokens) as hub:
+    with LocalHub(tmp_path / "hub", tokens=tokens, xet=False) as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache", token="hf_write")
-        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # of an earlier hub
         yield hub
 
 
@@ -325,7 +324,6 @@ def test_push_to_hub_takes_what_transformers_takes(
 def test_with_xet_switched_on(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalHub(tmp_path / "hub", xet=True) as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
-        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # of an earlier hub
         send(pair.draft, max_shard_size="20KB")
         send(make_pair(seed=1).draft, exist_ok=True, commit_message="Second")
         assert commits() == ["Second", "Publish a draft of 24 kept ids", "initial commit"]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from published_facts import Pair, make_pair
 from vtrim_hf.coverage_metadata import make_metadata

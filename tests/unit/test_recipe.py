@@ -1,0 +1,285 @@
+"""Recipes: what a good one says, and that every mistake is shown with its line, all at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vtrim_hf.recipe import FromTarget, ModelChoice, load_recipe
+from vtrim_hf.recipe_yaml import RecipeError
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = sorted((ROOT / "examples" / "recipes").glob("*.yaml"))
+
+GOOD = """\
+target: smollm2
+draft:
+  model: smollm2
+  layers: 24
+domains:
+  sql:
+    train: sql.jsonl
+    test: sql.jsonl
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sql.jsonl").write_text("{}\n", encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("-", encoding="utf-8")
+    (tmp_path / "model").mkdir()
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(folder, text))
+    return [(mistake.line, mistake.text) for mistake in caught.value.mistakes]
+
+
+def test_a_small_recipe_and_its_defaults(folder: Path) -> None:
+    recipe = load_recipe(write(folder, GOOD))
+    assert recipe.name == "recipe"
+    assert recipe.target == ModelChoice("smollm2")
+    assert recipe.draft.layers == 24
+    assert recipe.draft.dtype == "bfloat16"
+    (domain,) = recipe.domains
+    assert domain.train == (str((folder / "sql.jsonl").resolve()),)
+    assert domain.from_target is None
+    assert (domain.heldout, domain.weight, domain.floor) == (0.2, 1.0, None)
+    assert recipe.scopes == (None,)
+    assert recipe.measure is not None
+    assert recipe.measure.compare_full
+    assert recipe.publish is None
+    assert recipe.where("domains.sql.train") == f"{folder / 'recipe.yaml'}:7"
+    assert recipe.where("domains.sql.floor") == f"{folder / 'recipe.yaml'}:6"
+
+
+def test_everything_that_can_be_said(folder: Path) -> None:
+    recipe = load_recipe(
+        write(
+            folder,
+            """\
+name: mine
+target: {model: me/target, revision: v1}
+draft: {model: model, layers: 2, dtype: float32, draft_length: 3}
+drafts: per_domain
+count:
+  heldout: 0.3
+  strict: yes
+  from_target: {limit: 5}
+domains:
+  no:    # a word that YAML takes for false
+    train: [sql.jsonl, me/data]
+    split: train
+    floor: 1e-1
+    weight: 2
+    from_target: {max_new_tokens: 7}
+  ner:
+    train: sql.jsonl
+    heldout: 0.5
+    from_target: false
+search: {alpha: 0.4, min_coverage: 0.9, k_min: 10, k_max: 20, method: tpe, trials: 3, keep: a}
+measure: off
+publish:
+  repo_id: me/draft-{domain}
+  license: apache-2.0
+  private: true
+  endpoint: http://127.0.0.1:8090
+""",
+        )
+    )
+    assert recipe.target == ModelChoice("me/target", "v1")
+    assert recipe.draft.model.name == str((folder / "model").resolve())
+    first, second = recipe.domains
+    assert first.name == "no"
+    assert first.train[1] == "me/data"
+    assert first.from_target == FromTarget(limit=5, max_new_tokens=7)
+    assert (first.heldout, first.strict, first.floor, first.weight) == (0.3, True, 0.1, 2.0)
+    assert second.from_target is None
+    assert second.heldout == 0.5
+    assert recipe.scopes == ("no", "ner")
+    assert [domain.name for domain in recipe.domains_of("ner")] == ["ner"]
+    assert recipe.search.keep == ("a",)
+    assert recipe.measure is None
+    assert recipe.publish is not None
+    assert recipe.publish.private
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("", 1, "empty"),
+        ("a: [\n", 2, "no YAML"),
+        ("- a\n", 1, "a recipe must be a mapping of fields, got a list"),
+        ("[" * 3000, 1, "no YAML"),
+        (GOOD + "a: !!python/object:os.system {}\n", 9, "a recipe has no field 'a'"),
+        (GOOD + "name: !!set {x}\n", 9, "name must be text, got a mapping"),
+        (GOOD + "name: !odd x\n", 9, "the tag '!odd'"),
+        (GOOD + "name: &x [*x]\n", 9, "holds itself"),
+        (GOOD + "? [a]\n: b\n", 9, "a key must be a word"),
+        (GOOD + "target: b\n", 9, "'target' stands twice, first on line 1"),
+        (
+            changed("    test:", "    train: x\n    test:"),
+            8,
+            "'train' stands twice, first on line 7",
+        ),
+        (GOOD + "serach: {}\n", 9, "a recipe has no field 'serach'; did you mean 'search'?"),
+        (changed("layers", "layer"), 4, "draft has no field 'layer'; did you mean 'layers'?"),
+        (GOOD + "search:\n  alhpa: 1\n", 10, "did you mean 'alpha'?"),
+        (GOOD + "zebra: 1\n", 9, "it may hold"),
+        (changed("target: smollm2\n", ""), 1, "target is missing"),
+        (changed("  model: smollm2\n", ""), 2, "draft.model is missing"),
+        ("target: smollm2\ndomains: {a: {train: sql.jsonl}}\n", 1, "draft is missing"),
+        ("target: smollm2\ndraft: {model: smollm2}\n", 1, "domains is missing"),
+        ("target: smollm2\ndraft: {model: smollm2}\ndomains: {}\n", 3, "at least one domain"),
+        (changed("    train: sql.jsonl\n", ""), 6, "domains.sql.train is missing"),
+        (
+            changed("layers: 24", "layers: 0"),
+            4,
+            "draft.layers must be a whole number of at least 1, got 0",
+        ),
+        (changed("layers: 24", "layers: 2.5"), 4, "got 2.5"),
+        (changed("layers: 24", "layers: true"), 4, "got True"),
+        (changed("layers: 24", "dtype: float8"), 4, "draft.dtype must be one of"),
+        (changed("layers: 24", "dtype: bflot16"), 4, "did you mean 'bfloat16'?"),
+        (changed("layers: 24", "revision: main"), 4, "is for a Hub id"),
+        (changed("target: smollm2", "target: ./gone"), 1, "no folder"),
+        (changed("target: smollm2", "target: notes.txt"), 1, "names a file"),
+        (
+            changed("target: smollm2", "target: 3"),
+            1,
+            "target must be text, got 3; put it in quotes",
+        ),
+        (changed("target: smollm2", "target:"), 1, "target is empty"),
+        (changed("train: sql.jsonl", "train: gone.jsonl"), 7, "there is no file or folder"),
+        (changed("test: sql.jsonl", "test: ../gone/x"), 8, "relative to the recipe"),
+        (changed("train: sql.jsonl", "train: notes.txt"), 7, "must end in one of"),
+        (changed("train: sql.jsonl", "train: []"), 7, "an empty list"),
+        (changed("train: sql.jsonl", "train: [sql.jsonl, 1]"), 7, "got 1"),
+        (changed("sql:", "s/q:"), 6, "a domain's name must be letters"),
+        (changed("sql:\n", "SQL: {train: sql.jsonl}\n  sql:\n"), 5, "differ only in case"),
+        (changed("test: sql.jsonl", "floor: 1.5"), 8, "domains.sql.floor must be a number"),
+        (changed("test: sql.jsonl", "floor: .nan"), 8, "domains.sql.floor must be a number"),
+        (changed("test: sql.jsonl", "weight: -1"), 8, "at least 0, got -1"),
+        (changed("test: sql.jsonl", "weight: 0"), 5, "weight above 0"),
+        (changed("test: sql.jsonl", "heldout: 1"), 8, "below 1, got 1"),
+        (changed("test: sql.jsonl", "heldout: 0"), 5, "nothing to measure it on"),
+        (changed("test: sql.jsonl", "test_split: test"), 8, "needs test"),
+        (
+            changed("test: sql.jsonl", "from_target: 3"),
+            8,
+            "must be a mapping of fields, got a number",
+        ),
+        (changed("test: sql.jsonl", "from_target: {limit: 0}"), 8, "from_target.limit"),
+        (changed("test: sql.jsonl", "from_target: {text: 0}"), 8, "no field 'text'"),
+        (
+            changed("test: sql.jsonl", "text_column: a\n    from_target: true"),
+            8,
+            "leave one of them out",
+        ),
+        (GOOD + "count: {heldout: half}\n", 9, "count.heldout must be a number"),
+        (GOOD + "drafts: apart\n", 9, "drafts must be one of together, per_domain"),
+        (GOOD + "search: {k_min: 9, k_max: 8}\n", 9, "more than k_max"),
+        (GOOD + "search: {preset: paper, alpha: 0.4}\n", 9, "sets alpha to 0.5"),
+        (GOOD + "search: {preset: paper, keep: x}\n", 9, "keeps nothing"),
+        (GOOD + "search: {trials: 5}\n", 9, "is for the method tpe"),
+        (GOOD + "search: {cost: watts}\n", 9, "flops, bytes, measured"),
+        (GOOD + "search: {keep: {a: b}}\n", 9, "text or a list of texts, got a mapping"),
+        (GOOD + "search: 5\n", 9, "search must be a mapping of fields, got a number"),
+        (GOOD + "measure: {prompts: many}\n", 9, "got 'many'"),
+        (GOOD + "measure: {plain_dtypes: [float32, int8]}\n", 9, "got 'int8'"),
+        (GOOD + "measure: {min_speedup: 0}\n", 9, "above 0, got 0"),
+        (GOOD + "measure: {compare_full: maybe}\n", 9, "must be true or false"),
+        (GOOD + "publish: {}\n", 9, "publish.repo_id is missing"),
+        (GOOD + "publish: {repo_id: me/x}\n", 9, "publish.license is missing"),
+        (GOOD + "publish: {repo_id: draft}\n", 9, "owner/name"),
+        (GOOD + "publish: {repo_id: me/--x}\n", 9, "no name of a repository"),
+        (GOOD + "publish: {repo_id: 'me/{x}'}\n", 9, "no other braces"),
+        (GOOD + "publish: {repo_id: 'me/{'}\n", 9, "is no name"),
+        (GOOD + "publish: {repo_id: 'me/{domain}'}\n", 9, "say drafts: per_domain"),
+        (
+            changed("sql:\n", "b: {train: sql.jsonl}\n  sql:\n")
+            + "drafts: per_domain\npublish: {repo_id: me/x}\n",
+            11,
+            "must hold {domain}",
+        ),
+        (GOOD + "publish: {repo_id: me/x, endpoint: localhost}\n", 9, "http://"),
+        (GOOD + "name: a/b\n", 9, "name must be letters"),
+    ],
+)
+def test_a_mistake_is_shown_with_its_line(folder: Path, text: str, line: int, said: str) -> None:
+    found = mistakes(folder, text)
+    assert any(at == line and said in told for at, told in found), found
+
+
+def test_all_mistakes_at_once(folder: Path) -> None:
+    found = mistakes(
+        folder,
+        """\
+target: ./gone
+draft: {model: smollm2, layer: 3}
+domains:
+  sql: {train: gone.jsonl, floor: 2}
+mesure: {}
+""",
+    )
+    assert [line for line, _ in found] == [1, 2, 4, 4, 5]
+
+
+def test_the_message_names_file_and_line(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"recipe\.yaml:4: draft\.layers") as caught:
+        load_recipe(write(folder, changed("layers: 24", "layers: 0") + "x: 1\n"))
+    assert str(caught.value).startswith("2 mistakes in the recipe")
+    with pytest.raises(FileNotFoundError, match="no recipe at"):
+        load_recipe(folder / "gone.yaml")
+    (folder / "latin.yaml").write_bytes(b"target: \xff\n")
+    with pytest.raises(RecipeError, match="no UTF-8"):
+        load_recipe(folder / "latin.yaml")
+
+
+def test_aliases_are_cheap_and_work(folder: Path) -> None:
+    bomb = "".join(
+        f"a{i}: &a{i} [{', '.join(f'*a{i - 1}' for _ in range(9))}]\n" for i in range(1, 9)
+    )
+    assert len(mistakes(folder, "a0: &a0 [x]\n" + bomb)) < 30
+    text = GOOD.replace("train: sql.jsonl", "train: &data sql.jsonl")
+    recipe = load_recipe(write(folder, text.replace("test: sql.jsonl", "test: *data")))
+    assert recipe.domains[0].test == recipe.domains[0].train[0]
+
+
+def test_a_recipe_is_a_value(folder: Path) -> None:
+    recipe: Any = load_recipe(write(folder, GOOD))
+    with pytest.raises(AttributeError):
+        recipe.name = "other"
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
+def test_the_ready_recipes_are_good(path: Path, tmp_path: Path) -> None:
+    """As they stand, and with what is commented out put in."""
+    recipe = load_recipe(path)
+    text = path.read_text(encoding="utf-8")
+    assert f"vtrim run examples/recipes/{path.name}" in text
+    optional = re.sub(r"^( *)# (publish:|  \w+:|\w+: )", r"\1\2", text, flags=re.MULTILINE)
+    optional = optional.replace("../data", str(ROOT / "examples" / "data"))
+    assert optional != text
+    again = load_recipe(write(tmp_path, optional))
+    assert again.domains == recipe.domains
+
+
+def test_there_are_ready_recipes() -> None:
+    assert len(READY) >= 3

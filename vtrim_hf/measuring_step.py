@@ -1,0 +1,141 @@
+"""The last of the `steps`: prompts out of chat data, and a measurement that survives a kill."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .named_models import NamedModel
+
+if TYPE_CHECKING:
+    from .decode_report import DecodeReport
+    from .kept_rows import KeptRows
+
+REPORT_JSON = "decode_report.json"
+
+_ROWS_FORMAT = 1
+"""Part of the name of a file of measured rows: raise it when a row would be measured otherwise."""
+
+
+class Loadable(Protocol):
+    """A model that can be told apart before it is loaded."""
+
+    @property
+    def identity(self) -> str: ...
+    def model(self, dtype: str) -> Any: ...
+
+
+def read_prompts(data: Any, tokenizer: Any, limit: int, *, split: str | None = None) -> list[Any]:
+    """Read the first prompts of chat data, as ids in the target's own rendering.
+
+    Args:
+        data: anything that `open_chat_data` opens.
+        tokenizer: the target's.
+        limit: prompts at most.
+        split: of a data set that has several.
+
+    Returns:
+        Lists of ids, at least one.
+
+    Raises:
+        ValueError: if there is no prompt; the text names the first rows.
+    """
+    from .chat_data import open_chat_data
+    from .chat_rendering import ChatRenderer
+    from .prompt_reading import PromptReader
+
+    source = open_chat_data(data, split=split)
+    reader = PromptReader(source, ChatRenderer(tokenizer), sys.maxsize, strict=False)
+    found = (prompt for prompt in reader if prompt is not None)
+    prompts = [list(prompt.ids) for prompt in itertools.islice(found, limit)]
+    if not prompts:
+        raise ValueError(f"{data} holds no prompt; the first rows: {reader.skipped}")
+    return prompts
+
+
+def measure_draft(
+    target: NamedModel,
+    draft: Loadable,
+    prompts: Sequence[Sequence[int]],
+    *,
+    compare: Mapping[str, Loadable] | None = None,
+    max_new_tokens: int = 128,
+    draft_length: int | None = None,
+    dtype: str = "float32",
+    plain_dtypes: Sequence[str] | None = None,
+    output: Path | None = None,
+    progress: bool = True,
+    on_resumed: Callable[[int], None] | None = None,
+) -> DecodeReport:
+    """Measure what a draft gains on this machine, against the target alone and other drafts.
+
+    Args:
+        target: the model that verifies.
+        draft: its draft.
+        prompts: ids, one list a prompt.
+        compare: other drafts by name.
+        max_new_tokens: tokens generated a prompt.
+        draft_length: tokens drafted a round by every draft; each draft's own if None.
+        dtype: of target and drafts.
+        plain_dtypes: in which the target alone is measured besides its own; None for the default
+            of `measure_decoding`.
+        output: folder for the report, `decode_report.json`. Finished prompts are kept in it
+            meanwhile, so that the same call goes on after a kill; None keeps nothing.
+        progress: show a bar.
+        on_resumed: called with the number of prompts that were measured before, if any.
+
+    Raises:
+        ValueError: as `measure_decoding` documents.
+    """
+    from .measuring import NoGainWarning, measure_decoding
+
+    model = target.model(dtype)
+    wishes: dict[str, Any] = {}
+    if plain_dtypes is not None:
+        wishes["plain_dtypes"] = tuple(plain_dtypes)
+    kept = None
+    if output is not None:
+        others = {"draft": draft, **(compare or {})}
+        call = {
+            "target": target.identity,
+            "drafts": {name: one.identity for name, one in others.items()},
+            "prompts": [list(prompt) for prompt in prompts],
+            "settings": [max_new_tokens, draft_length, dtype, plain_dtypes],
+        }
+        kept = _kept_rows(output, model, call)
+        if kept.rows and on_resumed is not None:
+            on_resumed(len(kept.rows))
+    with warnings.catch_warnings():
+        # Said by the report's notes.
+        warnings.simplefilter("ignore", NoGainWarning)
+        report = measure_decoding(
+            model,
+            draft.model(dtype),
+            prompts,
+            tokenizer=target.tokenizer,
+            compare={name: one.model(dtype) for name, one in (compare or {}).items()},
+            max_new_tokens=max_new_tokens,
+            num_assistant_tokens=draft_length,
+            progress=progress,
+            **wishes,
+            on_row=None if kept is None else kept.add,
+            done=() if kept is None else kept.rows,
+        )
+    if output is not None and kept is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        report.save(output / REPORT_JSON)
+        kept.remove()
+    return report
+
+
+def _kept_rows(output: Path, model: Any, call: Mapping[str, Any]) -> KeptRows:
+    """Open the rows of a measurement; those of another machine or release do not mix with ours."""
+    from .decoding_ways import machine_facts
+    from .kept_rows import KeptRows
+
+    place = {"format": _ROWS_FORMAT, "machine": machine_facts(model)}
+    return KeptRows.beside(output / REPORT_JSON, {**call, **place})

@@ -1,0 +1,235 @@
+"""From located YAML to a `Recipe`: what each section may hold, and what does not go together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .chat_data import SUFFIXES
+from .embedded_models import EMBEDDED
+from .recipe import (
+    DTYPES,
+    PER_DOMAIN,
+    TOGETHER,
+    Domain,
+    DraftChoice,
+    FromTarget,
+    MeasureChoice,
+    ModelChoice,
+    PublishChoice,
+    Recipe,
+)
+from .recipe_fields import REQUIRED, Section
+from .recipe_settings import read_measure, read_publish, read_search
+from .recipe_yaml import Located, Mistake
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+def read_recipe(
+    document: Located, path: Path, text: str, mistakes: list[Mistake]
+) -> Recipe | None:
+    """Read a whole recipe.
+
+    Args:
+        document: what the file holds.
+        path: the file; other paths are relative to it.
+        text: the file's text.
+        mistakes: what is wrong is added to them.
+
+    Returns:
+        The recipe, which is to be used only if no mistake was added; None if it lacks a part
+        without which there is none.
+    """
+    lines: dict[str, int] = {}
+    folder = path.parent
+    top = Section("", document, mistakes, lines)
+    name = top.text("name", path.stem)
+    if not _NAME.fullmatch(name):
+        top.wrong(f"name must be letters, digits, _ . -, got {name!r}", top.line_of("name"))
+    target = _model(top, "target", folder)
+    draft = _draft(top.section("draft", required=True), folder)
+    drafts = top.choice("drafts", (TOGETHER, PER_DOMAIN), TOGETHER)
+    count = top.section("count")
+    heldout = count.number("heldout", 0.2, below=1)
+    strict = count.flag("strict", False)
+    common = _from_target(count)
+    count.finish()
+    domains = _domains(top, folder, heldout=heldout, strict=strict, from_target=common)
+    search = read_search(top.section("search"))
+    measure = read_measure(top)
+    publish = read_publish(top, drafts, [domain.name for domain in domains])
+    top.finish()
+    _check_together(top, domains, measure, publish)
+    if target is None or draft is None or not domains:
+        return None
+    return Recipe(
+        name=name,
+        path=path,
+        text=text,
+        target=target,
+        draft=draft,
+        domains=domains,
+        drafts=drafts,
+        search=search,
+        measure=measure,
+        publish=publish,
+        lines=lines,
+    )
+
+
+def _model(section: Section, key: str, folder: Path) -> ModelChoice | None:
+    """Read a model: its name, or a mapping of name and revision."""
+    found = section.located(key)
+    own, name_key = section, key
+    if found is not None and isinstance(found.value, dict):
+        own, name_key = section.section(key), "model"
+    revision = own.text("revision", None) if own is not section else None
+    name = own.text(name_key)
+    if own is not section:
+        own.finish()
+    return None if name is None else _named(own, name_key, name, revision, folder)
+
+
+def _named(
+    section: Section, key: str, name: str, revision: str | None, folder: Path
+) -> ModelChoice:
+    place = (folder / name).expanduser()
+    is_hub_id = name not in EMBEDDED and not place.exists()
+    if place.is_file():
+        section.wrong(f"{section.place(key)} names a file: {place}", section.line_of(key))
+    elif is_hub_id and not _HUB_ID.fullmatch(name):
+        section.wrong(
+            f"{section.place(key)}: there is no folder {place}, and {name!r} is neither a Hub id "
+            f"nor one of {', '.join(EMBEDDED)}",
+            section.line_of(key),
+        )
+    if revision is not None and not is_hub_id:
+        section.wrong(
+            f"{section.place('revision')} is for a Hub id, and {name!r} is none: leave it out",
+            section.line_of("revision"),
+        )
+    is_folder = name not in EMBEDDED and place.is_dir()
+    return ModelChoice(str(place.resolve()) if is_folder else name, revision)
+
+
+def _draft(section: Section, folder: Path) -> DraftChoice | None:
+    if not section.given:
+        return None
+    revision = section.text("revision", None)
+    name = section.text("model")
+    dtype = section.choice("dtype", DTYPES, "bfloat16")
+    layers, length = section.whole("layers", None), section.whole("draft_length", None)
+    section.finish()
+    if name is None:
+        return None
+    model = _named(section, "model", name, revision, folder)
+    return DraftChoice(model, layers, dtype, length)
+
+
+def _from_target(section: Section, default: FromTarget | None = None) -> FromTarget | None:
+    """Read `from_target`: true, false, or a mapping of settings over those of `count`."""
+    found = section.located("from_target")
+    if found is None:
+        return default
+    if isinstance(found.value, bool):
+        return (default or FromTarget()) if found.value else None
+    base = default or FromTarget()
+    own = section.section("from_target")
+    read = FromTarget(
+        limit=own.whole("limit", base.limit),
+        max_new_tokens=own.whole("max_new_tokens", base.max_new_tokens),
+        batch_size=own.whole("batch_size", base.batch_size),
+        dtype=own.choice("dtype", ("auto", *DTYPES), base.dtype),
+    )
+    own.finish()
+    return read
+
+
+def _domains(
+    top: Section, folder: Path, *, heldout: float, strict: bool, from_target: FromTarget | None
+) -> tuple[Domain, ...]:
+    section = top.section("domains", required=True)
+    names = section.keys()
+    if section.given and not names:
+        section.wrong("domains must name at least one domain")
+    domains = []
+    for name in names:
+        if not _NAME.fullmatch(name):
+            section.wrong(
+                f"a domain's name must be letters, digits, _ . -, got {name!r}",
+                section.line_of(name),
+            )
+        same = [other for other in names[: names.index(name)] if other.lower() == name.lower()]
+        if same:  # one folder, where case does not count
+            section.wrong(f"domains {same[0]!r} and {name!r} differ only in case")
+        own = section.section(name)
+        train = tuple(_data(own, "train", one, folder) for one in own.texts("train", REQUIRED))
+        test = own.text("test", None)
+        domain = Domain(
+            name=name,
+            train=train,
+            test=None if test is None else _data(own, "test", test, folder),
+            split=own.text("split", None),
+            test_split=own.text("test_split", None),
+            text_column=own.text("text_column", None),
+            heldout=own.number("heldout", heldout, below=1),
+            strict=own.flag("strict", strict),
+            floor=own.number("floor", None, most=1),
+            weight=own.number("weight", 1.0),
+            from_target=_from_target(own, from_target),
+        )
+        if domain.text_column is not None and domain.from_target is not None:
+            own.wrong(
+                f"{own.place('text_column')} counts text as it stands, with from_target the "
+                "target's answers count: leave one of them out",
+                own.line_of("text_column"),
+            )
+        if domain.test_split is not None and domain.test is None:
+            own.wrong(f"{own.place('test_split')} needs test", own.line_of("test_split"))
+        own.finish()
+        domains.append(domain)
+    return tuple(domains)
+
+
+def _data(section: Section, key: str, name: str, folder: Path) -> str:
+    """Return a data set as an absolute path, or as it is if it is a Hub id."""
+    place = (folder / name).expanduser()
+    if place.exists():
+        if place.is_file() and not place.name.lower().endswith(SUFFIXES):
+            section.wrong(
+                f"{section.place(key)}: {place} must end in one of {', '.join(SUFFIXES)}",
+                section.line_of(key),
+            )
+        return str(place.resolve())
+    if not _HUB_ID.fullmatch(name) or name.lower().endswith(SUFFIXES):
+        section.wrong(
+            f"{section.place(key)}: there is no file or folder {place} (paths are relative to the "
+            "recipe), and it is no Hub id",
+            section.line_of(key),
+        )
+    return name
+
+
+def _check_together(
+    top: Section,
+    domains: tuple[Domain, ...],
+    measure: MeasureChoice | None,
+    publish: PublishChoice | None,
+) -> None:
+    """Note what is possible field by field, but not together."""
+    if domains and not any(domain.weight for domain in domains):
+        top.wrong("at least one domain must have a weight above 0", top.line_of("domains"))
+    for domain in domains:
+        if measure is not None and domain.test is None and domain.heldout == 0:
+            top.wrong(
+                f"the domain {domain.name!r} has neither test data nor a held-out share, so there "
+                "is nothing to measure it on: give test, a heldout above 0, or measure: false",
+                top.line_of("domains"),
+            )
+    if publish is not None and publish.create_pr and publish.private:
+        top.wrong(
+            "publish: create_pr proposes to a repository that exists, private is for a new one",
+            top.line_of("publish"),
+        )

@@ -1,0 +1,131 @@
+"""The sections of a recipe that set its later steps: search, measure, publish."""
+
+from __future__ import annotations
+
+import re
+import string
+
+from .recipe import DTYPES, PER_DOMAIN, TOGETHER, MeasureChoice, PublishChoice, SearchChoice
+from .recipe_fields import Section
+
+_COSTS = ("flops", "bytes", "measured")
+_PAPER = {"alpha": 0.5, "k_min": 50, "k_max": 50_000, "multiple_of": 1}
+
+
+def read_search(section: Section) -> SearchChoice:
+    """Read how the vocabulary is chosen."""
+    read = SearchChoice(
+        cost=section.choice("cost", _COSTS, "flops"),
+        alpha=section.number("alpha", None, most=1),
+        min_coverage=section.number("min_coverage", 0.0, most=1),
+        k_min=section.whole("k_min", None),
+        k_max=section.whole("k_max", None),
+        multiple_of=section.whole("multiple_of", None),
+        method=section.choice("method", ("exact", "tpe"), None),
+        trials=section.whole("trials", None),
+        seed=section.whole("seed", None, least=0),
+        preset=section.choice("preset", ("paper",), None),
+        keep=section.texts("keep"),
+    )
+    section.finish()
+    if read.k_min is not None and read.k_max is not None and read.k_min > read.k_max:
+        section.wrong(
+            f"search.k_min is {read.k_min}, which is more than k_max, {read.k_max}",
+            section.line_of("k_min"),
+        )
+    if read.preset is not None:
+        for key, value in _PAPER.items():
+            if getattr(read, key) not in (None, value):
+                section.wrong(
+                    f"the preset 'paper' sets {key} to {value}: leave one of them out",
+                    section.line_of(key),
+                )
+        if read.keep:
+            section.wrong(
+                "the preset 'paper' keeps nothing: leave keep out", section.line_of("keep")
+            )
+    method = read.method or ("tpe" if read.preset else "exact")
+    if method == "exact" and (read.trials, read.seed) != (None, None):
+        key = "trials" if read.trials is not None else "seed"
+        section.wrong(f"search.{key} is for the method tpe", section.line_of(key))
+    return read
+
+
+def read_measure(top: Section) -> MeasureChoice | None:
+    """Read how the draft is measured; false stands for not at all."""
+    found = top.located("measure")
+    if found is not None and found.value is False:
+        return None
+    section = top.section("measure")
+    read = MeasureChoice(
+        prompts=section.whole("prompts", 20),
+        max_new_tokens=section.whole("max_new_tokens", 128),
+        dtype=section.choice("dtype", DTYPES, "float32"),
+        draft_length=section.whole("draft_length", None),
+        plain_dtypes=section.texts("plain_dtypes", None, may_be_empty=True),
+        compare_full=section.flag("compare_full", True),
+        min_speedup=section.number("min_speedup", None, above=0),
+    )
+    section.finish()
+    odd = sorted({*(read.plain_dtypes or ())} - {*DTYPES})
+    if odd:
+        section.wrong(
+            f"measure.plain_dtypes may hold {', '.join(DTYPES)}, got {odd[0]!r}",
+            section.line_of("plain_dtypes"),
+        )
+    return read
+
+
+def read_publish(top: Section, drafts: str, domains: list[str]) -> PublishChoice | None:
+    """Read where the draft goes, which must be a place for each draft."""
+    if top.located("publish") is None:
+        return None
+    section = top.section("publish")
+    repo_id = section.text("repo_id")
+    endpoint = section.text("endpoint", None)
+    read = PublishChoice(
+        repo_id=repo_id or "",
+        license=section.text("license") or "",
+        private=section.flag("private", None),
+        endpoint=endpoint,
+        revision=section.text("revision", None),
+        create_pr=section.flag("create_pr", False),
+        exist_ok=section.flag("exist_ok", False),
+        despite_missed_goal=section.flag("despite_missed_goal", False),
+    )
+    section.finish()
+    if endpoint is not None and not re.match(r"https?://\S+$", endpoint):
+        section.wrong(
+            f"publish.endpoint must begin with http:// or https://, got {endpoint!r}",
+            section.line_of("endpoint"),
+        )
+    if repo_id is not None:
+        reason = _wrong_repo_id(repo_id, drafts, domains)
+        if reason:
+            section.wrong(f"publish.repo_id {reason}", section.line_of("repo_id"))
+    return read
+
+
+def _wrong_repo_id(repo_id: str, drafts: str, domains: list[str]) -> str | None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(repo_id) if name is not None}
+    except ValueError as error:
+        return f"is no name: {error}"
+    if names - {"domain"}:
+        return f"may hold {{domain}} and no other braces, got {repo_id!r}"
+    if drafts == TOGETHER and names:
+        return "holds {domain}, but there is one draft of all domains: say drafts: per_domain"
+    if drafts == PER_DOMAIN and not names and len(domains) > 1:
+        return f"must hold {{domain}}, for there is one draft a domain, got {repo_id!r}"
+    for domain in domains or ["domain"]:
+        name = repo_id.replace("{domain}", domain)
+        if "/" not in name:
+            return f"must be owner/name, got {name!r}"
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            return f"is no name of a repository: {error}"
+    return None
