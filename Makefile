@@ -40,7 +40,12 @@ $(FLOOR)/.installed: pyproject.toml constraints-floor.txt
 
 venv: $(VENV)/.installed  ## make .venv, the development environment
 
-demo: $(VENV)/.installed  ## count, search, trim, generate and measure with SmolLM2
+# The only Hub that the demo talks to is one in a folder, behind no proxy.
+demo: export HF_HUB_OFFLINE =
+demo: export NO_PROXY := 127.0.0.1,localhost,$(NO_PROXY)
+demo: export no_proxy := 127.0.0.1,localhost,$(no_proxy)
+
+demo: $(VENV)/.installed  ## count, search, trim, measure, publish and load back, with SmolLM2
 	$(BIN)/python examples/demo.py
 
 test test-floor: export OMP_NUM_THREADS = 1

@@ -11,50 +11,39 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vtrim_hf import (
-    LatencyModel,
-    TokenCounts,
-    TrimmedDraftForCausalLM,
-    publish,
-    required_token_ids,
-    search_vocabulary,
-)
+import vtrim_hf as vt
 from vtrim_hf.embedded_models import load_model, load_tokenizer
 from vtrim_hf.local_hub import LocalHub
 
-DATA = Path(__file__).parent / "data" / "wikisql"
+DATA = Path(__file__).parent / "data" / "wikisql" / "train.smollm2.jsonl"
 NAME = "user/smollm2-sql-draft"
 
 LOAD_AND_GENERATE = f"""
 from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.embedded_models import load_model, load_tokenizer
 
-draft = TrimmedDraftForCausalLM.from_pretrained("{NAME}", revision="v1")
+draft = TrimmedDraftForCausalLM.from_pretrained("{NAME}", dtype="float32")
 target, tokenizer = load_model("smollm2"), load_tokenizer("smollm2")
 inputs = tokenizer("SELECT name FROM", return_tensors="pt")
 ids = target.generate(**inputs, assistant_model=draft, max_new_tokens=12, do_sample=False)
 print("loaded", len(draft.kept_ids), "ids; text:", repr(tokenizer.decode(ids[0])))
-print("coverage by domain:", draft.coverage_metadata["coverage"])
+print("held-out coverage:", draft.coverage_metadata["coverage"]["heldout"])
 """
 
 target, tokenizer = load_model("smollm2"), load_tokenizer("smollm2")
-counts = TokenCounts.from_dataset(str(DATA / "train.jsonl"), tokenizer, domain="sql")
-found = search_vocabulary(
-    counts,
-    LatencyModel.standalone(target.config, num_hidden_layers=24),
-    required=required_token_ids(tokenizer, target.generation_config),
-    min_coverage=0.98,
-)
-draft = TrimmedDraftForCausalLM.from_draft_model(target, found.vocabulary, layers=24)
+counts = vt.TokenCounts.from_dataset(str(DATA), tokenizer, domain="sql")
+latency = vt.LatencyModel.standalone(target.config, num_hidden_layers=24)
+required = vt.required_token_ids(tokenizer, target.generation_config)
+found = vt.search_vocabulary(counts, latency, required=required, min_coverage=0.98)
+draft = vt.TrimmedDraftForCausalLM.from_draft_model(target, found.vocabulary, layers=24)
 
 with LocalHub("local_hub") as hub:
-    published = publish(
-        draft,
+    published = vt.publish(
+        draft.bfloat16(),
         NAME,
         tokenizer=tokenizer,
         search=found,
         license="apache-2.0",
-        tag="v1",
         exist_ok=True,
         endpoint=hub.endpoint,
         token=hub.token,

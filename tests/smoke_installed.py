@@ -61,8 +61,14 @@ def check_round_trip() -> None:
 
     with LocalHub(SCRATCH / "hub") as hub:
         torch.manual_seed(0)
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-        small = LlamaForCausalLM(LlamaConfig(vocab_size=100, num_attention_heads=2, **sizes))
+        config = LlamaConfig(
+            vocab_size=100,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        )
+        small = LlamaForCausalLM(config)
         kept = DraftVocabulary.from_ids(range(10, 60), vocab_size=100)
         draft = TrimmedDraftForCausalLM.from_draft_model(small.eval(), kept)
         draft.push_to_hub(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +15,8 @@ from .cli_shared import AsJson, Debug, answers_mistakes, out, remarks
 
 if TYPE_CHECKING:
     from .local_hub.server import LocalHub
+
+PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 
 hub = typer.Typer(
     name="hub",
@@ -79,6 +82,8 @@ def _announce(served: LocalHub, as_json: bool) -> None:
     environment = {"HF_ENDPOINT": served.endpoint, "HF_TOKEN": served.token}
     if not served.xet:
         environment["HF_HUB_DISABLE_XET"] = "1"  # without it clients look for a Xet server
+    if any(os.environ.get(name) for name in PROXIES):
+        environment["NO_PROXY"] = ",".join(filter(None, [served.host, os.environ.get("NO_PROXY")]))
     if as_json:
         facts = {"folder": str(served.folder.resolve()), "endpoint": served.endpoint}
         facts |= {"token": served.token, "read_token": served.read_token}

@@ -109,6 +109,17 @@ def test_json_for_machines(tmp_path: Path) -> None:
         assert process.wait(600) == 0
 
 
+def test_a_hub_behind_a_proxy_is_reached_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "intra.example")
+    with serving(str(tmp_path / "hub"), "--port", "0", "--json") as process:
+        assert process.stdout is not None
+        environment = json.loads(process.stdout.readline())["environment"]
+    assert environment["NO_PROXY"] == "127.0.0.1,intra.example"
+
+
 def test_a_busy_port(tmp_path: Path) -> None:
     with LocalHub(tmp_path / "hub") as hub:
         done = subprocess.run(
