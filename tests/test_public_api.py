@@ -29,6 +29,7 @@ PUBLIC = {
     "check_call",
     "check_pair",
     "measure_decoding",
+    "publish",
     "required_token_ids",
     "search_vocabulary",
 }
@@ -56,6 +57,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "required_token_ids": lambda tokenizer, generation_config=None, *, extra=(): ...,
     "search_vocabulary": _search_vocabulary,
     "measure_decoding": lambda target, draft, prompts, *, compare=None, max_new_tokens=128: ...,
+    "publish": lambda draft, repo_id, *, tokenizer=None, search=None, report=None, license=None: (
+        ...
+    ),
     "TokenCounts.from_dataset": lambda dataset, tokenizer, *, vocab_size=None, heldout=0.2: ...,
     "TokenCounts.from_counts": lambda array: ...,
     "TokenCounts.array": lambda self, part="search", domain=None: ...,
