@@ -102,7 +102,13 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "gap_to_exact",
         "study",
     ),
-    "TrimmedDraftForCausalLM": ("from_pretrained", "save_pretrained", "vocabulary"),
+    "TrimmedDraftForCausalLM": (
+        "from_pretrained",
+        "save_pretrained",
+        "push_to_hub",
+        "coverage_metadata",
+        "vocabulary",
+    ),
     "DecodeReport": ("speedup", "acceptance_length", "acceptance_rate", "identical", "rows"),
 }
 
