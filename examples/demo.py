@@ -15,8 +15,10 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from transformers.utils import logging
@@ -39,21 +41,6 @@ DATA = Path(__file__).parent / "data" / "wikisql"
 LAYERS = 24
 DRAFT_LENGTH = 2
 
-console = Console(highlight=False)
-
-
-def step(text: str) -> None:
-    """Say what comes next, and when."""
-    console.print(f"[dim]{time.perf_counter() - START:5.0f} s[/dim]  {text}")
-
-
-def save_and_load(draft: TrimmedDraftForCausalLM, folder: Path) -> TrimmedDraftForCausalLM:
-    """Write a draft and bring it back from what was written."""
-    draft.generation_config.num_assistant_tokens = DRAFT_LENGTH
-    draft.save_pretrained(folder)
-    return TrimmedDraftForCausalLM.from_pretrained(folder)
-
-
 LOAD_AND_GENERATE = """
 import sys
 from vtrim_hf import TrimmedDraftForCausalLM
@@ -69,6 +56,25 @@ inputs = tokenizer.apply_chat_template(
 ids = target.generate(**inputs, max_new_tokens=48, do_sample=False, assistant_model=draft)
 print(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip())
 """
+
+console = Console(highlight=False)
+
+
+def step(text: str) -> None:
+    """Say what comes next, and when."""
+    console.print(f"[dim]{time.perf_counter() - START:5.0f} s[/dim]  {text}")
+
+
+def show_answer(text: str) -> None:
+    """Print an answer apart from what is said about it."""
+    console.print(indent(text.strip(), " " * 9), style="cyan", markup=False)
+
+
+def save_and_load(draft: TrimmedDraftForCausalLM, folder: Path) -> TrimmedDraftForCausalLM:
+    """Write a draft and bring it back from what was written."""
+    draft.generation_config.num_assistant_tokens = DRAFT_LENGTH
+    draft.save_pretrained(folder)
+    return TrimmedDraftForCausalLM.from_pretrained(folder)
 
 
 def publish_and_load(
@@ -140,7 +146,7 @@ def main(output: Path, prompts: int) -> None:
     ids = target.generate(**inputs, max_new_tokens=48, do_sample=False, assistant_model=trimmed)
     answer = tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     step("one answer, drafted by the trimmed draft and verified by the target:")
-    console.print(f"         {answer.strip()}", style="cyan", markup=False)
+    show_answer(answer)
 
     step(f"measuring on {prompts} held-out questions, full against trimmed, in turns")
     with warnings.catch_warnings():
@@ -157,11 +163,11 @@ def main(output: Path, prompts: int) -> None:
         )
     report.save(output / "decode_report.json")
 
-    table = Table("", "head", "tokens/s", "x plain", "accepted", "head's time", "text")
+    table = Table("", "head", "tokens/s", "x plain", "accepted", "in head", "text", box=SIMPLE)
     for name, entry in report.entries.items():
         drafts = entry.acceptance_length is not None
         table.add_row(
-            {"draft": "trimmed"}.get(name, name),
+            {"draft": "trimmed", report.baseline: "plain"}.get(name, name),
             f"{entry.facts['draft_vocab_size']:,}" if drafts else "",
             f"{entry.tokens_per_second:.1f}",
             f"{entry.speedup.median:.2f}",
@@ -171,8 +177,8 @@ def main(output: Path, prompts: int) -> None:
         )
     console.print(table)
     console.print(
-        "head: rows of the draft's head; accepted: acceptance length, tokens a verification; "
-        "head's time: share of all time"
+        "plain: the target alone; head: rows of the draft's head, and its share of the time; "
+        "accepted: tokens a verification"
     )
     for name, found in (("exactly", best), ("by TPE, 100 trials", tpe)):
         console.print(
@@ -199,7 +205,7 @@ def main(output: Path, prompts: int) -> None:
         search=best,
         report=report,
     )
-    console.print(f"         {again}", style="cyan", markup=False)
+    show_answer(again)
     console.print(f"         {'the same answer' if again == answer.strip() else 'ANOTHER ANSWER'}")
     step(f"everything is in {output}/; the plot is {output / 'search.png'}")
 
