@@ -18,7 +18,26 @@ from typing import Any
 import pdoc
 import pdoc.render
 
-MODULES = ("vtrim_hf", "vtrim_hf.embedded_models")
+MODULES = (
+    "vtrim_hf",
+    "vtrim_hf.recipe",
+    "vtrim_hf.recipe_runner",
+    "vtrim_hf.coverage_metadata",
+    "vtrim_hf.embedded_models",
+    "vtrim_hf.local_hub",
+)
+
+
+def public_names(module: Any) -> list[str]:
+    """Return what a module says is public, or else what it defines without an underscore."""
+    said = getattr(module, "__all__", None)
+    if said is not None:
+        return [name for name in said if not name.startswith("__")]
+    return [
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+    ]
 
 
 def members_of(owner: Any) -> list[str]:
@@ -35,7 +54,7 @@ def undocumented() -> list[str]:
     """Return the public names that have no docstring of their own."""
     missing = []
     for module in map(importlib.import_module, MODULES):
-        for name in module.__all__:
+        for name in public_names(module):
             thing = getattr(module, name)
             if inspect.isclass(thing):
                 # Inherited text would be the parent's, and say nothing of this one.
@@ -56,7 +75,7 @@ def not_on_page(output: Path) -> list[str]:
     missing = []
     for module in map(importlib.import_module, MODULES):
         page = (output / Path(*module.__name__.split("."))).with_suffix(".html").read_text("utf-8")
-        names = [name for name in module.__all__ if not name.startswith("__")]
+        names = public_names(module)
         for owner in [name for name in names if inspect.isclass(getattr(module, name))]:
             names += [f"{owner}.{member}" for member in members_of(getattr(module, owner))]
         missing += [f"{module.__name__}: {name}" for name in names if f'id="{name}"' not in page]
@@ -76,7 +95,9 @@ def build(output: Path) -> None:
         # Annotations of Transformers' own classes, which pdoc cannot resolve.
         warnings.filterwarnings("ignore", message="Error parsing type annotation")
         # Its own modules only: submodules are how the package is built, not how it is used.
-        pdoc.pdoc(*MODULES, "!vtrim_hf\\.(?!embedded_models|local_hub)", output_directory=output)
+        others = "|".join(name.partition(".")[2] for name in MODULES[1:])
+        hidden = (f"!vtrim_hf\\.(?!(?:{others})$)", "!vtrim_hf\\.local_hub\\.")
+        pdoc.pdoc(*MODULES, *hidden, output_directory=output)
     if missing := not_on_page(output):
         raise SystemExit("public names without a place:\n  " + "\n  ".join(missing))
 

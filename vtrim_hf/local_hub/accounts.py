@@ -26,9 +26,11 @@ class Account:
     organizations: tuple[str, ...] = ()
 
     def belongs_to(self, namespace: str) -> bool:
+        """Whether a namespace is the user or one of their organizations."""
         return namespace == self.name or namespace in self.organizations
 
     def may_write_in(self, namespace: str) -> bool:
+        """Whether the token may change repositories of a namespace."""
         return self.role == "write" and self.belongs_to(namespace)
 
 

@@ -56,9 +56,11 @@ class Fault:
         return max(0, min(self.seen - self.skip, most))
 
     def matches(self, method: str, path: str) -> bool:
+        """Whether a request is one that this fault is meant for."""
         return self.method in ("*", method) and re.search(self.path, path) is not None
 
     def body_bytes(self) -> bytes | None:
+        """Return the answer's body, JSON written out; None to leave the answer's own."""
         if self.body is None or isinstance(self.body, bytes):
             return self.body
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
@@ -101,6 +103,7 @@ class FaultTable:
         return fault
 
     def clear(self) -> None:
+        """Take all faults away."""
         with self._lock:
             self._faults.clear()
 

@@ -52,10 +52,12 @@ class RequestLog:
         """Called after each answer, from the thread that gave it."""
 
     def enter(self, row: LoggedRequest) -> None:
+        """Add a request."""
         with self._lock:
             self._rows.append(row)
 
     def clear(self) -> None:
+        """Forget the requests so far."""
         with self._lock:
             self._rows.clear()
 

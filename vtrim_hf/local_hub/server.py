@@ -75,6 +75,7 @@ class LocalHub:
 
     @property
     def running(self) -> bool:
+        """Whether requests are answered."""
         return self._server is not None
 
     @property
@@ -160,6 +161,7 @@ class LocalHub:
         self.stop()
 
     def clear_log(self) -> None:
+        """Forget the requests so far."""
         self.log.clear()
 
     def files(self, repo_id: str, revision: str = MAIN, *, kind: str = "model") -> list[str]:
