@@ -87,11 +87,15 @@ def _announce(served: LocalHub, as_json: bool) -> None:
     if as_json:
         facts = {"folder": str(served.folder.resolve()), "endpoint": served.endpoint}
         facts |= {"token": served.token, "read_token": served.read_token}
+        facts["namespace"] = served.namespace
         sys.stdout.write(json.dumps({**facts, "environment": environment}) + "\n")
     else:
         out.print(f"endpoint    {served.endpoint}", markup=False)
         out.print(f"token       {served.token}", markup=False)
-        out.print(f"read token  {served.read_token}\n", markup=False)
+        out.print(f"read token  {served.read_token}", markup=False)
+        out.print(
+            f"namespace   {served.namespace}, as in {served.namespace}/my-draft\n", markup=False
+        )
         for name, value in environment.items():
             out.print(f"export {name}={value}", markup=False, soft_wrap=True)
     sys.stdout.flush()

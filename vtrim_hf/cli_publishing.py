@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, out, show
+
+OPTIONS = {
+    "exist_ok=True": "--exist-ok",
+    "create_pr=True": "--create-pr",
+    "private=True": "--private",
+    "private=False": "--public",
+    "license_name=": "--license-name",
+    "license_link=": "--license-link",
+    "license='other'": "--license other",
+    "license=": "--license",
+    "revision=": "--revision",
+    "tag=": "--tag",
+    "max_shard_size=": "--max-shard-size",
+}
+"""What the functions behind this command call their arguments, and how they are said here."""
 
 
 @answers_mistakes
@@ -20,6 +37,12 @@ def publish(
             "--license",
             help="Of the weights, as the Hub names it; else the card of the cut model says it.",
         ),
+    ] = None,
+    license_name: Annotated[
+        str | None, typer.Option(help="Its own name, with `--license other`.")
+    ] = None,
+    license_link: Annotated[
+        str | None, typer.Option(help="Where its text is, with `--license other`.")
     ] = None,
     search: Annotated[
         Path | None, typer.Option(help="search.json of `vtrim search`, for the card.")
@@ -50,6 +73,9 @@ def publish(
     ] = False,
     tag: Annotated[str | None, typer.Option(help="Name for a tag on the commit.")] = None,
     message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(help="Largest file of weights, such as `2GB`.")
+    ] = None,
     endpoint: Annotated[str | None, typer.Option(help="URL of another Hub.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, change nothing on the Hub.")
@@ -60,6 +86,8 @@ def publish(
 ) -> None:
     """Publish a draft on the Hub: card, facts and code included, in one commit.
 
+    Who publishes is the user of `hf auth login`, or of the token in `HF_TOKEN`.
+
     Example: `vtrim publish draft me/my-sql-draft --license apache-2.0 --report
     report/decode_report.json`
     """
@@ -68,27 +96,31 @@ def publish(
     from .search_result import SearchResult
     from .token_counts import TokenCounts
 
-    published = publish_draft(
-        draft,
-        repo_id,
-        search=None if search is None else SearchResult.load(search),
-        counts=None if counts is None else TokenCounts.load(counts),
-        report=None if report is None else DecodeReport.load(report),
-        target_id=target,
-        draft_id=source,
-        datasets=dataset or (),
-        license=license_,
-        language=language or None,
-        private=private,
-        exist_ok=exist_ok,
-        revision=revision,
-        create_pr=create_pr,
-        tag=tag,
-        commit_message=message,
-        endpoint=endpoint,
-        dry_run=dry_run,
-        progress=not quiet,
-    )
+    fields = {"license": license_, "license_name": license_name, "license_link": license_link}
+    said = {name: text for name, text in fields.items() if text is not None}
+    with _in_options():
+        published = publish_draft(
+            draft,
+            repo_id,
+            search=None if search is None else SearchResult.load(search),
+            counts=None if counts is None else TokenCounts.load(counts),
+            report=None if report is None else DecodeReport.load(report),
+            target_id=target,
+            draft_id=source,
+            datasets=dataset or (),
+            license=said or None,
+            language=language or None,
+            private=private,
+            exist_ok=exist_ok,
+            revision=revision,
+            create_pr=create_pr,
+            tag=tag,
+            max_shard_size=max_shard_size,
+            commit_message=message,
+            endpoint=endpoint,
+            dry_run=dry_run,
+            progress=not quiet,
+        )
     facts: dict[str, Any] = {
         "output": published.url,
         "repo_id": published.repo_id,
@@ -96,6 +128,7 @@ def publish(
         "commit": published.commit,
         "tag": published.tag,
         "dry_run": published.dry_run,
+        "changed": published.changed,
         "files": list(published.files),
         "removed": list(published.removed),
         "steps": list(published.steps),
@@ -105,4 +138,30 @@ def publish(
         for step in published.steps:
             out.print(f"- {step}", markup=False, soft_wrap=True)
         return
+    if not published.changed and not json_:
+        for step in published.steps:
+            out.print(step, markup=False, soft_wrap=True)
+        out.print(f"see {published.url}", markup=False, soft_wrap=True)
+        return
     show(facts, [{"step": step} for step in published.steps], json_)
+
+
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Say of a mistake what to do in this command's words, not in those of the function."""
+    from .hub_errors import PublishError
+
+    try:
+        yield
+    except PublishError as error:
+        happened, remedy = as_options(error.happened), as_options(error.remedy)
+        raise PublishError(happened, remedy, error.done) from error
+    except ValueError as error:
+        raise ValueError(as_options(str(error))) from error
+
+
+def as_options(text: str) -> str:
+    """Return a text that names the options where it named arguments."""
+    for argument, option in OPTIONS.items():
+        text = text.replace(argument, option)
+    return text

@@ -17,6 +17,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .hub_upload import WEIGHTS
+
 MODEL_NAME = "a Hub id, a folder, or `smollm2` (embedded)"
 
 out = Console(highlight=False)
@@ -27,12 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
-_OF_AN_EARLIER_SAVE = (
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "vocabulary-*",
-    "vtrim/coverage.json",
-)
+_OF_AN_EARLIER_SAVE = (*WEIGHTS, "vocabulary-*", "vtrim/coverage.json")
 
 
 class Dtype(StrEnum):

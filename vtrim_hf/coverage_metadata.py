@@ -1,7 +1,8 @@
 """The facts that travel with a published draft: `vtrim/coverage.json`, made, checked and read.
 
 A fact that is not known is left out; what would tell of somebody's own machine is never let in.
-Nothing but the standard library is imported, so that the facts are read without torch.
+The module itself needs only the standard library, importing `vtrim_hf` loads torch all the same:
+who wants neither reads the file as the plain JSON that it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .coverage_schema import check_against, coverage_schema
 from .decoding_facts import decoding_facts, missed_by_target
-from .plain_facts import hub_id, local_path_in, plain
+from .plain_facts import hub_id, local_path_in, plain, system_of
 from .search_facts import PARTS, coverage_facts, missed_in_counts, search_facts
 
 if TYPE_CHECKING:
@@ -225,7 +226,11 @@ def _fitting(recorded: Mapping[str, Any] | None, facts: Mapping[str, Any]) -> di
         return {}
     check_metadata(dict(recorded))
     _same_vocabulary(recorded["draft"]["fingerprint"], facts, "what was recorded")
-    return dict(recorded)
+    old: dict[str, Any] = plain(recorded)
+    machine = old.get("decoding", {}).get("machine", {})
+    if "system" in machine:  # earlier releases noted down the build of the kernel, too
+        machine["system"] = system_of(machine["system"]) or "unknown"
+    return old
 
 
 def _same_vocabulary(found: str, facts: Mapping[str, Any], what: str) -> None:

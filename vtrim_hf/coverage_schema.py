@@ -1,8 +1,9 @@
 """The schema of `vtrim/coverage.json`: where it lies, and whether a value fits a schema.
 
 The keywords of JSON schema 2020-12 that the schema uses are few, so they are checked here and no
-package is needed for it. A keyword that is not known is an error, never skipped. Nothing but the
-standard library is imported: a catalogue reads a thousand such files without loading torch.
+package is needed for it. A keyword that is not known is an error, never skipped. This
+module imports only the standard library; what loads torch is the package that it is part of. The
+file itself is plain JSON, which any program reads, and any JSON schema library checks.
 """
 
 from __future__ import annotations

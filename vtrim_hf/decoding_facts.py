@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .plain_facts import system_of
+
 if TYPE_CHECKING:
     from .decode_report import DecodeReport
 
@@ -18,7 +20,7 @@ _SETTINGS = (
     "raw",
     "seed",
 )
-_MACHINE = ("cpu", "gpu", "device", "cores", "threads", "system", "python", "versions")
+_MACHINE = ("cpu", "gpu", "device", "cores", "threads", "python", "versions")
 _SPREAD = ("median", "q25", "q75", "low", "high")
 _MISSED = 20
 
@@ -71,7 +73,10 @@ def decoding_facts(report: DecodeReport, k: int) -> dict[str, Any]:
         or None,
         # Further arguments of `generate` may hold anything, so they are not told.
         "settings": {name: report.settings.get(name) for name in _SETTINGS},
-        "machine": {name: report.machine.get(name) for name in _MACHINE},
+        "machine": {
+            **{name: report.machine.get(name) for name in _MACHINE},
+            "system": system_of(report.machine.get("system")),
+        },
     }
 
 

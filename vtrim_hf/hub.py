@@ -7,7 +7,6 @@ last. Whenever it is interrupted, the branch holds the old draft or the whole ne
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .coverage_metadata import make_metadata
-from .hub_account import check_free, check_login, check_name, look_at
+from .hub_account import MAIN, check_free, check_login, check_name, check_reference, look_at
 from .hub_card import check_card, existing_card, license_of_source
 from .hub_errors import AGAIN, PublishError
 from .hub_folder import build_folder
+from .hub_license import check_license
 from .hub_reloading import prove_it_loads
+from .hub_scratch import scratch_folder
 from .hub_upload import Upload, client_bars, is_weights
 from .model_card import license_of, render_card
 
@@ -37,13 +38,15 @@ class Published:
     Attributes:
         repo_id: `NAMESPACE/NAME`.
         url: of the branch, or of the pull request.
-        commit: the commit; None for a dry run.
+        commit: the commit that holds the files; None for a dry run.
         revision: the branch; of a pull request, its reference.
         files: names of the draft's files, ascending.
         removed: names of files of an earlier draft that the commit removes.
         tag: name of the tag, if any.
         dry_run: whether nothing was changed.
         steps: what was done, or would be, in order.
+        changed: whether there is a new commit. If the branch held all files already there is
+            none, and no pull request either.
     """
 
     repo_id: str
@@ -55,6 +58,7 @@ class Published:
     tag: str | None = None
     dry_run: bool = False
     steps: tuple[str, ...] = ()
+    changed: bool = True
 
 
 def publish(
@@ -96,9 +100,9 @@ def publish(
         target_id: the target's Hub id.
         draft_id: Hub id of the model whose head was cut.
         datasets: Hub ids of the data that was counted.
-        license: of the weights, an identifier of the Hub; or a mapping that has `license_name` and
-            `license_link`, too. By default what the published card, or else the card of the model
-            that was cut, says.
+        license: of the weights, an identifier of the Hub; for `"other"` a mapping that has
+            `license_name` and perhaps `license_link`, too. By default what the published card
+            says, or else that of the model that was cut.
         language: codes of languages, for the card.
         tags: more tags, for the card.
         private: whether a new repository is private; None leaves it to the namespace.
@@ -135,7 +139,7 @@ def publish(
     check_name(repo_id)
     _check_arguments(create_pr, revision, tag, license)
     api = HfApi(endpoint=endpoint)
-    with _Bar(7, progress) as bar, tempfile.TemporaryDirectory(prefix="vtrim-hf-publish-") as made:
+    with _Bar(7, progress) as bar, scratch_folder() as made:
         bar.next("logging in")
         found_token = check_login(api, token, repo_id, create_pr=create_pr)
         place = look_at(api, repo_id, revision, found_token)
@@ -164,8 +168,8 @@ def publish(
                 recorded=model.coverage_metadata,
             )
         bar.next("writing the card")
-        card = existing_card(api, place, found_token, source, Path(made))
-        said = license or license_of(card) or license_of_source(api, facts, found_token, made)
+        card = existing_card(api, place, found_token, source, made)
+        said = license or license_of(card) or license_of_source(api, facts, found_token, str(made))
         if not said:
             raise PublishError(
                 "the licence of the weights is not known: no card says it, and it is not guessed",
@@ -181,11 +185,12 @@ def publish(
                 language=language,
                 tags=[tags] if isinstance(tags, str) else tags or (),
                 chat=bool(getattr(own_tokenizer, "chat_template", None)),
+                tokenizer=own_tokenizer is not None,
                 endpoint=api.endpoint,
             )
         check_card(api, text, found_token)
         bar.next("saving")
-        folder = Path(made) / "draft"
+        folder = made / "draft"
         with _our_part("the draft cannot be saved"):
             files = build_folder(
                 model,
@@ -213,27 +218,28 @@ def publish(
         plan = upload.plan(files, stale)
         if dry_run:
             return Published(
-                repo_id, upload.url, None, place.revision, files, stale, tag, True, plan
+                repo_id, upload.url, None, place.revision, files, stale, tag, True, plan, False
             )
         bar.next("uploading")
         with client_bars(progress):
             commit, url, reference = upload.run(folder, files, stale)
         bar.next("done")
-        return Published(
-            repo_id, url, commit, reference, files, stale, tag, steps=tuple(upload.done)
-        )
+        told, changed = tuple(upload.done), upload.changed
+        return Published(repo_id, url, commit, reference, files, stale, tag, False, told, changed)
 
 
 def _check_arguments(create_pr: bool, revision: str | None, tag: str | None, said: Any) -> None:
-    if said is not None and not isinstance(said, str | Mapping):
-        raise TypeError(
-            f"license must be an identifier of the Hub, or a mapping with license, license_name "
-            f"and license_link, got {said!r:.80}"
-        )
+    check_license(said)
+    check_reference(revision, "revision")
+    check_reference(tag, "tag")
     if create_pr and (revision not in (None, "main") or tag is not None):
         raise ValueError(
             "a pull request is opened against main and has no tag before it is merged: leave out "
             "revision= and tag=, or create_pr=True"
+        )
+    if tag is not None and tag == (revision or MAIN):
+        raise ValueError(
+            f"a tag called as the branch, {tag!r}, would be found by nobody: take another name"
         )
 
 
@@ -276,7 +282,7 @@ def _check_tokenizer(tokenizer: Any, draft: Any) -> None:
     if found != draft.config.tokenizer_hash:
         raise ValueError(
             f"the draft is of the tokenizer {draft.config.tokenizer_hash[:12]}, the one given is "
-            f"{found[:12]}: pass the target's own"
+            f"{found[:12]}: give the target's own, or save it in the draft's folder"
         )
 
 

@@ -11,6 +11,11 @@ from .hub_errors import PublishError, explained
 
 MAIN = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# What git takes for no name: blanks, signs with a meaning of their own, parts that are files.
+_NO_REFERENCE = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|(?:^|/)\.|\.lock(?:/|$)|^[-/]|[/.]$|^@?$|^HEAD$"
+)
+_LONGEST_REFERENCE = 250
 _WITHOUT_CONTENT = frozenset({".gitattributes"})
 
 
@@ -63,6 +68,32 @@ def check_name(repo_id: Any) -> None:
         raise ValueError(f"{rule}: {error}") from error
 
 
+def check_reference(name: Any, what: str) -> None:
+    """Raise unless git takes a name for a branch or a tag.
+
+    Args:
+        name: the name; None passes.
+        what: the argument's name, `"revision"` or `"tag"`.
+
+    Raises:
+        ValueError: naming the rule.
+    """
+    if name is None:
+        return
+    kind = "branch" if what == "revision" else "tag"
+    if not isinstance(name, str) or _COMMIT.fullmatch(name) or name.startswith("refs/"):
+        raise ValueError(
+            f"{what} must be the name of a {kind}, got {name!r:.80}: a commit cannot be changed, "
+            "and create_pr=True opens a pull request"
+        )
+    if len(name) > _LONGEST_REFERENCE or not name.isprintable() or _NO_REFERENCE.search(name):
+        raise ValueError(
+            f"{what} must be a name that git takes for a {kind}: up to {_LONGEST_REFERENCE} "
+            "characters, no blanks, none of ~^:?*[\\, no '..', '//' or '@{', no part that starts "
+            f"with '.' or ends with '.lock', no '-' first, got {name!r:.80}: write e.g. 'v1.0'"
+        )
+
+
 def check_login(api: Any, token: str | bool | None, repo_id: str, *, create_pr: bool) -> str:
     """Find out who publishes, and raise unless they may write there.
 
@@ -84,7 +115,7 @@ def check_login(api: Any, token: str | bool | None, repo_id: str, *, create_pr: 
     if not found:
         raise PublishError(
             f"nobody is logged in to {api.endpoint}",
-            "log in with `hf auth login`, set HF_TOKEN, or pass token=",
+            "log in with `hf auth login`, or set HF_TOKEN",
         )
     whose = "passed" if isinstance(token, str) else "of HF_TOKEN or `hf auth login`"
     with explained(f"logging in with the token {whose}", api.endpoint):
@@ -116,12 +147,8 @@ def look_at(api: Any, repo_id: str, revision: str | None, token: str) -> Destina
     """
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
+    check_reference(revision, "revision")
     branch = revision or MAIN
-    if _COMMIT.fullmatch(branch) or branch.startswith("refs/"):
-        raise ValueError(
-            f"revision must be the name of a branch, got {branch!r}: a commit cannot be changed, "
-            "and create_pr=True opens a pull request"
-        )
     with explained(f"looking at {repo_id}", api.endpoint):
         try:
             info = api.model_info(repo_id, token=token)
@@ -171,9 +198,10 @@ def check_free(
             "pass exist_ok=True to add a commit to it, or take another name",
         )
     if place.exists and private is not None and private != place.private:
+        asked = "private=True" if private else "private=False"
         raise PublishError(
             f"{place.repo_id} is {'private' if place.private else 'public'}, "
-            f"and private={private} holds for a new repository only",
+            f"and {asked} holds for a new repository only",
             "change it in the settings of the repository first",
         )
     if tag is not None and tag in place.tags:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 NOTHING = "nothing was changed on the Hub"
+_ONLY_A_NUMBER = re.compile(r"\(Request ID: [^)]*\)|Bad request(?: for .* endpoint)?:")
 AGAIN = "run it again: only what is missing is uploaded"
 
 
@@ -30,13 +32,16 @@ class PublishError(OSError):
 
 
 @contextmanager
-def explained(doing: str, endpoint: str, done: Sequence[str] = ()) -> Iterator[None]:
+def explained(
+    doing: str, endpoint: str, done: Sequence[str] = (), *, remedy: str | None = None
+) -> Iterator[None]:
     """Turn what the Hub's client raises into a `PublishError`.
 
     Args:
         doing: what is being done, for the text.
         endpoint: of the Hub.
         done: what was done before; read when something goes wrong.
+        remedy: what to do, where the usual way out is none.
     """
     try:
         yield
@@ -46,7 +51,7 @@ def explained(doing: str, endpoint: str, done: Sequence[str] = ()) -> Iterator[N
         told = _explain(error, endpoint)
         if told is None:
             raise
-        raise PublishError(f"{doing} failed: {told[0]}", told[1], done) from error
+        raise PublishError(f"{doing} failed: {told[0]}", remedy or told[1], done) from error
 
 
 def status_of(error: BaseException) -> int | None:
@@ -69,7 +74,7 @@ def _is_of_transport(error: BaseException) -> bool:
 
 
 _BY_STATUS = {
-    401: ("the token is not valid there", "log in with `hf auth login`, or pass token="),
+    401: ("the token is not valid there", "log in with `hf auth login`, or set HF_TOKEN"),
     403: (
         "the token may not do that",
         "use a token with write access to this namespace and repository",
@@ -80,7 +85,7 @@ _BY_STATUS = {
         "somebody else published meanwhile",
         "look at what they did, then run it again to put yours on top",
     ),
-    413: ("a file is too large for the Hub", "save with a smaller max_shard_size"),
+    413: ("a file is too large for the Hub", "publish with a smaller max_shard_size="),
     429: ("too many requests", "wait a while, then " + AGAIN),
 }
 
@@ -106,7 +111,7 @@ def _explain(error: Exception, endpoint: str) -> tuple[str, str] | None:
         told = " ".join(str(error).split())
         return (
             f"the Hub refuses the card: {told}",
-            "mend what it names: license=, tags= or language=",
+            "mend what it names: the licence, the tags or the languages",
         )
     if "xet-write-token" in str(error):
         return (
@@ -119,5 +124,8 @@ def _explain(error: Exception, endpoint: str) -> tuple[str, str] | None:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    """Return what the server said, or else the first line that tells more than a number."""
+    said = getattr(error, "server_message", None) or ""
+    lines = [line.strip() for line in [*said.splitlines(), *str(error).splitlines()]]
+    telling = [line for line in lines if line and not _ONLY_A_NUMBER.fullmatch(line)]
+    return telling[0][:300] if telling else type(error).__name__

@@ -42,7 +42,9 @@ def prove_it_loads(draft: Any, folder: str | Path) -> None:
     finally:
         for module in training:
             module.training = True
-    with tempfile.TemporaryDirectory(prefix="vtrim-hf-check-") as scratch:
+    # Beside the folder, so that whoever removes what a killed process left finds both.
+    beside = Path(folder).resolve().parent
+    with tempfile.TemporaryDirectory(prefix="vtrim-hf-check-", dir=beside) as scratch:
         expected = Path(scratch) / "expected.safetensors"
         facts = {"fingerprint": draft.vocabulary.fingerprint}
         save_file(

@@ -12,7 +12,9 @@ from typing import Any
 from .hub_account import MAIN, Destination
 from .hub_errors import explained, is_passing
 
-_WEIGHTS = ("model*.safetensors", "model*.safetensors.index*.json", "pytorch_model*.bin*")
+WEIGHTS = ("model*.safetensors", "model*.safetensors.index*.json", "pytorch_model*.bin*")
+"""Files that a loader may take for weights, in a repository and in a folder."""
+
 _PAUSE = 2.0  # seconds before the one second try
 
 
@@ -21,6 +23,7 @@ class Upload:
 
     Attributes:
         done: what was done, in order; it is there, too, when `run` fails.
+        changed: whether `run` made a commit, and not all files were there already.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Upload:
         self.private, self.create_pr, self.tag = private, create_pr, tag
         self.message, self.description = message, description
         self.done: list[str] = []
+        self.changed = False
 
     @property
     def url(self) -> str:
@@ -91,11 +95,20 @@ class Upload:
                 head = api.model_info(repo_id, revision=branch, token=token).sha
         with self._doing("uploading", "all files were committed"):
             info = self._commit(folder, files, stale, head)
-        self.done[-1] = f"all files were committed as {info.oid[:12]}"
-        if self.tag is not None:
-            with self._doing(f"tagging {info.oid[:12]}", f"the commit was tagged {self.tag}"):
-                api.create_tag(repo_id, tag=self.tag, revision=info.oid, token=token)
         request = getattr(info, "pr_url", None)
+        # Where nothing changes the client makes no commit, and names the one that is there.
+        self.changed = bool(request) or info.oid != head
+        self.done[-1] = f"all files were committed as {info.oid[:12]}"
+        if not self.changed:
+            no_request = ", so no pull request was opened" if self.create_pr else ""
+            self.done[-1] = f"nothing changed: {info.oid[:12]} has all files already{no_request}"
+        if self.tag is not None:
+            with self._doing(
+                f"tagging {info.oid[:12]}",
+                f"the commit was tagged {self.tag}",
+                "the draft is there and only the tag is missing: run it again with exist_ok=True",
+            ):
+                api.create_tag(repo_id, tag=self.tag, revision=info.oid, token=token)
         if request:
             return info.oid, str(request), str(info.pr_revision)
         return info.oid, self.url, branch
@@ -133,8 +146,10 @@ class Upload:
                 raise first from None  # what went wrong at first is what matters
 
     @contextmanager
-    def _doing(self, what: str, then: str | None = None) -> Iterator[None]:
-        with explained(what, self.api.endpoint, self.done):
+    def _doing(
+        self, what: str, then: str | None = None, remedy: str | None = None
+    ) -> Iterator[None]:
+        with explained(what, self.api.endpoint, self.done, remedy=remedy):
             yield
         if then is not None:
             self.done.append(then)
@@ -142,7 +157,7 @@ class Upload:
 
 def is_weights(name: str) -> bool:
     """Whether a file would be taken for weights of the draft, and must not outlive them."""
-    return "/" not in name and any(fnmatchcase(name, pattern) for pattern in _WEIGHTS)
+    return "/" not in name and any(fnmatchcase(name, pattern) for pattern in WEIGHTS)
 
 
 @contextmanager

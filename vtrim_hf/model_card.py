@@ -37,6 +37,7 @@ def render_card(
     language: str | Iterable[str] | None = None,
     tags: Iterable[str] = (),
     chat: bool = True,
+    tokenizer: bool = False,
     endpoint: str = "https://huggingface.co",
 ) -> str:
     """Write the card of a draft, or renew an existing one.
@@ -50,6 +51,7 @@ def render_card(
         language: codes of languages; left as it is if not given.
         tags: more tags.
         chat: whether the tokenizer has a chat template, for the snippet.
+        tokenizer: whether the target's tokenizer lies beside the draft.
         endpoint: of the Hub, for links.
 
     Returns:
@@ -61,7 +63,7 @@ def render_card(
     """
     held, text = split_card(existing or "")
     front = _front_matter(held, facts, license, language, tags)
-    ours = _render(repo_id, facts, chat, endpoint)
+    ours = _render(repo_id, facts, chat, tokenizer, endpoint)
     body = renew(text, ours) if text.strip() else ours
     return f"---\n{_to_yaml(front)}---\n\n{body.lstrip()}"
 
@@ -195,7 +197,9 @@ def _to_yaml(front: Mapping[str, Any]) -> str:
     return text
 
 
-def _render(repo_id: str, facts: Mapping[str, Any], chat: bool, endpoint: str) -> str:
+def _render(
+    repo_id: str, facts: Mapping[str, Any], chat: bool, tokenizer: bool, endpoint: str
+) -> str:
     import jinja2
 
     # Not escaped as HTML: `cell` and `token` make any text harmless in a table.
@@ -214,6 +218,7 @@ def _render(repo_id: str, facts: Mapping[str, Any], chat: bool, endpoint: str) -
         name=repo_id.rpartition("/")[2],
         endpoint=endpoint.rstrip("/"),
         chat=chat,
+        tokenizer=tokenizer,
         target=facts["target"],
         draft=facts["draft"],
         search=facts.get("search"),

@@ -15,6 +15,11 @@ _FILE = re.compile(
 )
 _PATH = re.compile(r"~?[/\\]|~[\w.-]*/|[A-Za-z]:[/\\]|\.{1,2}([/\\]|$)|file:", re.IGNORECASE)
 
+_ARCHITECTURES = re.compile(
+    r"x86_64|amd64|arm64|aarch64|i[3-6]86|armv\d\w*|ppc64le|s390x|riscv64|loongarch64",
+    re.IGNORECASE,
+)
+
 # What tokens say is theirs: a token may well begin with a slash.
 _TEXTS = frozenset({"text"})
 
@@ -92,6 +97,22 @@ def without_local_paths(facts: Any) -> Any:
         kept = [one for one in facts if not (isinstance(one, str) and is_local_path(one))]
         return [without_local_paths(one) for one in kept]
     return facts
+
+
+def system_of(platform: Any) -> str | None:
+    """Return the operating system and the architecture of what `platform.platform()` says.
+
+    The rest tells which kernel somebody built, and on no two machines the same.
+
+    Example:
+        >>> system_of("Linux-6.8.0-45-generic-x86_64-with-glibc2.39")
+        'Linux x86_64'
+    """
+    words = re.split(r"[- ]", platform) if isinstance(platform, str) else []
+    if not words or not re.fullmatch(r"[A-Za-z]{1,20}", words[0]):
+        return None
+    known = [word for word in words[1:] if _ARCHITECTURES.fullmatch(word)]
+    return " ".join([words[0], *known[:1]])
 
 
 def plain(value: Any) -> Any:

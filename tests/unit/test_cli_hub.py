@@ -75,10 +75,11 @@ def test_it_serves_until_interrupted(tmp_path: Path) -> None:
         token = hub.token
     with serving(str(tmp_path / "hub"), "--port", "0", "--no-xet", "--verbose") as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().rstrip("\n") for _ in range(7)]
+        lines = [process.stdout.readline().rstrip("\n") for _ in range(8)]
         endpoint = lines[0].split()[-1]
         assert lines[1].split()[-1] == token
-        assert lines[4:] == [
+        assert lines[3] == "namespace   user, as in user/my-draft"
+        assert lines[5:] == [
             f"export HF_ENDPOINT={endpoint}",
             f"export HF_TOKEN={token}",
             "export HF_HUB_DISABLE_XET=1",
@@ -104,6 +105,7 @@ def test_json_for_machines(tmp_path: Path) -> None:
             "HF_ENDPOINT": facts["endpoint"],
             "HF_TOKEN": facts["token"],
         }
+        assert facts["namespace"] == "user"
         assert get(f"{facts['endpoint']}/api/models", facts["read_token"]) == (200, b"[]")
         process.send_signal(signal.SIGINT)
         assert process.wait(600) == 0

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download
 from typer.testing import CliRunner
 
 import vtrim_hf.hub
 from hub_client import point_client_at
 from published_facts import Pair, make_pair
 from vtrim_hf import TrimmedDraftForCausalLM
-from vtrim_hf.cli_publishing import publish
+from vtrim_hf.cli_publishing import OPTIONS, as_options, publish
 from vtrim_hf.cli_shared import folder_written_whole
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata, read
 from vtrim_hf.local_hub import LocalHub
+from vtrim_hf.model_card import split_card
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command()(publish)
@@ -94,7 +97,12 @@ def test_a_dry_run_tells_and_changes_nothing(hub: LocalHub, folder: Path) -> Non
     ("arguments", "said"),
     [
         (["no-namespace", "--license", "mit"], "NAMESPACE/NAME"),
-        (["user/x"], "pass license="),
+        (["user/x"], "pass --license, an identifier"),
+        (["user/x", "--license", "apache2"], "did you mean 'apache-2.0'? --license other with"),
+        (["user/x", "--license", "other"], "--license other needs --license-name"),
+        (["user/x", "--license", "mit", "--tag", "v 1"], "tag must be a name that git takes"),
+        (["user/x", "--license", "mit", "--revision", "bad branch"], "'bad branch'"),
+        (["user/x", "--license", "mit", "--create-pr"], "leave out --create-pr to create it"),
         (["someone/x", "--license", "mit"], "may not write to the namespace"),
         (["user/x", "--license", "mit", "--search", "missing.json"], "missing.json"),
     ],
@@ -106,6 +114,45 @@ def test_mistakes_are_answered_in_a_sentence(
     assert said in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
     assert not HfApi().repo_exists("user/x")
+
+
+def test_an_existing_repository_and_one_without_changes(hub: LocalHub, folder: Path) -> None:
+    arguments = (folder, "user/x", "--license", "mit", "--quiet")
+    run(*arguments)
+    text = " ".join(run(*arguments, exit_code=2).stderr.split())
+    assert "pass --exist-ok to add a commit to it" in text
+    again = run(*arguments, "--exist-ok")
+    assert "nothing changed" in again.stdout
+    assert "wrote" not in again.stdout
+    pull = json.loads(run(*arguments, "--create-pr", "--json").stdout)
+    assert (pull["changed"], pull["revision"]) == (False, "main")
+    assert pull["commit"] == HfApi().model_info("user/x").sha
+
+
+def test_a_licence_of_ones_own(hub: LocalHub, folder: Path) -> None:
+    own = ("--license-name", "my-licence", "--license-link", "https://example.org/licence")
+    run(folder, "user/x", "--license", "other", *own, "--quiet")
+    text = Path(hf_hub_download("user/x", "README.md")).read_text()
+    front, _ = split_card(text)
+    assert (front["license"], front["license_name"]) == ("other", "my-licence")
+    assert front["license_link"] == "https://example.org/licence"
+
+
+def test_no_mistake_names_what_only_python_has() -> None:
+    """Arguments in the texts of all modules behind the command have their option, which exists."""
+    package = Path(vtrim_hf.hub.__file__).parent
+    named: set[str] = set()
+    for place in [*package.glob("hub*.py"), package / "model_card.py"]:
+        for node in ast.walk(ast.parse(place.read_text(encoding="utf-8"))):
+            raised = isinstance(node, ast.Raise) or place.name == "hub_errors.py"
+            texts = [one for one in ast.walk(node) if raised and isinstance(one, ast.Constant)]
+            for text in texts:
+                if isinstance(text.value, str):
+                    named |= {*re.findall(r"\b[a-z_]+=(?:True|False)?", as_options(text.value))}
+    assert not named, f"give these an option in OPTIONS: {named}"
+    shown = run("--help").stdout
+    for option in OPTIONS.values():
+        assert option.split()[0].removesuffix("...")[:18] in shown, option
 
 
 def test_help_has_an_example() -> None:

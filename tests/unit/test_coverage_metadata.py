@@ -303,3 +303,19 @@ def test_facts_are_read_without_torch(pair: Pair, full: dict[str, Any], tmp_path
         text=True,
     )
     assert done.stdout.strip() == str(pair.search.k), done.stderr
+
+
+def test_no_build_of_a_kernel_is_told() -> None:
+    """Neither of a new report nor of facts that an earlier release recorded."""
+    pair = make_pair()
+    kernel = "Linux-6.18.44-fc-v669-x86_64-with-glibc2.39"
+    pair.report.machine["system"] = kernel
+    facts = make_metadata(pair.draft, report=pair.report)
+    assert facts["decoding"]["machine"]["system"] == "Linux x86_64"
+    facts["decoding"]["machine"]["system"] = kernel
+    again = make_metadata(pair.draft, recorded=facts)
+    assert again["decoding"]["machine"] == {
+        **facts["decoding"]["machine"],
+        "system": "Linux x86_64",
+    }
+    assert facts["decoding"]["machine"]["system"] == kernel, "what was given is not changed"

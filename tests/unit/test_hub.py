@@ -21,6 +21,7 @@ from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata, read
 from vtrim_hf.hub import PublishError, publish
 from vtrim_hf.local_hub import Account, LocalHub
+from vtrim_hf.local_hub.xet_store import hf_xet_is_installed
 from vtrim_hf.model_card import split_card
 
 REPO = "user/sql-draft"
@@ -154,9 +155,10 @@ def test_no_path_of_this_machine_is_published(
     told = json.loads(Path(hf_hub_download(REPO, "tokenizer_config.json")).read_text())
     assert not {"is_local", "local_files_only", "name_or_path"} & set(told)
     assert told["eos_token"] == "<|im_end|>"
-    front, _ = split_card(card())
+    front, text = split_card(card())
     assert "base_model" not in front
     assert front["datasets"] == ["me/data"]
+    assert "any model of the tokenizer that this repository holds" in text
 
 
 def test_a_path_that_would_be_published_is_refused(hub: LocalHub, pair: Pair) -> None:
@@ -215,6 +217,18 @@ def test_publishing_the_same_again_changes_nothing(hub: LocalHub, pair: Pair) ->
     again = send(pair.draft, exist_ok=True)
     assert again.commit == first.commit
     assert len(commits()) == 2
+    assert (first.changed, again.changed) == (True, False)
+    (step,) = again.steps
+    assert step == f"nothing changed: {str(first.commit)[:12]} has all files already"
+
+
+def test_a_pull_request_without_changes_is_none(hub: LocalHub, pair: Pair) -> None:
+    first = send(pair.draft)
+    again = send(pair.draft, create_pr=True)
+    assert (again.changed, again.commit) == (False, first.commit)
+    assert again.steps[-1].endswith("so no pull request was opened")
+    assert (again.revision, again.url) == ("main", f"{hub.endpoint}/{REPO}")
+    assert not [*HfApi().get_repo_discussions(REPO)]
 
 
 # Where to
@@ -321,10 +335,18 @@ def test_push_to_hub_takes_what_transformers_takes(
     assert "model.safetensors" in HfApi().list_repo_files(REPO, revision="other")
 
 
-def test_with_xet_switched_on(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalHub(tmp_path / "hub", xet=True) as hub:
+@pytest.mark.parametrize("way", ["lfs", "xet", "regular"])
+def test_the_weights_travel_in_every_way(
+    way: str, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By LFS, through a Xet store, and within the commit, as clients with Xet do without one."""
+    if way == "xet" and not hf_xet_is_installed():
+        pytest.skip("hf_xet is not installed")
+    with LocalHub(tmp_path / "hub", xet=way != "lfs", regular_only=way == "regular") as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
         send(pair.draft, max_shard_size="20KB")
+        assert bool(hub.log.matching("PUT")) == (way == "lfs")
+        assert bool(hub.log.matching("GET", "xet-write-token")) == (way == "xet")
         send(make_pair(seed=1).draft, exist_ok=True, commit_message="Second")
         assert commits() == ["Second", "Publish a draft of 24 kept ids", "initial commit"]
         weights = [name for name in HfApi().list_repo_files(REPO) if "safetensors" in name]
@@ -353,6 +375,13 @@ def test_wrong_names_are_refused_before_any_request(hub: LocalHub, pair: Pair, n
         ({"create_pr": True, "tag": "x"}, "leave out revision= and tag="),
         ({"revision": "refs/pr/1"}, "must be the name of a branch"),
         ({"revision": "0" * 40}, "must be the name of a branch"),
+        ({"revision": "bad branch"}, "revision must be a name that git takes .* 'bad branch'"),
+        ({"tag": "v 1"}, "tag must be a name that git takes for a tag: .* 'v 1'"),
+        ({"tag": "refs/tags/v1"}, "tag must be the name of a tag"),
+        ({"tag": "sql", "revision": "sql"}, "called as the branch"),
+        ({"tag": "main"}, "called as the branch"),
+        ({"license": "foo"}, "the Hub knows no licence 'foo'"),
+        ({"license": "other"}, "needs license_name="),
     ],
 )
 def test_arguments_that_contradict_are_refused(
@@ -360,7 +389,7 @@ def test_arguments_that_contradict_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         send(pair.draft, **kwargs)
-    assert not changes(hub)
+    assert not [*hub.log], "before any request"
 
 
 def test_a_tag_is_no_branch(hub: LocalHub, pair: Pair) -> None:
@@ -453,7 +482,7 @@ def test_other_things_than_drafts_are_refused(hub: LocalHub, pair: Pair, tmp_pat
         send(tmp_path)
     other = make_pair().tokenizer
     other.add_tokens(["<other>"])
-    with pytest.raises(ValueError, match="pass the target's own"):
+    with pytest.raises(ValueError, match="give the target's own"):
         send(pair.draft, tokenizer=other)
     with pytest.raises(TypeError, match="license must be an identifier"):
         send(pair.draft, license=3)
@@ -555,6 +584,27 @@ def test_a_tag_that_fails_tells_that_the_draft_is_there(hub: LocalHub, pair: Pai
         send(pair.draft, tag="v1")
     commit = str(HfApi().model_info(REPO).sha)
     assert caught.value.done[-1] == f"all files were committed as {commit[:12]}"
+    assert "run it again with exist_ok=True" in caught.value.remedy
+    again = send(pair.draft, tag="v1", exist_ok=True)
+    assert again.commit == commit, "the remedy is true: only the tag was missing"
+    (tag,) = HfApi().list_repo_refs(REPO).tags
+    assert (tag.name, tag.target_commit) == ("v1", commit)
+
+
+def test_the_reason_of_the_hub_is_told(hub: LocalHub, pair: Pair) -> None:
+    """Not the number of the request, which is all that the client's first line has."""
+    refused = {"error": "tags are closed on Sundays"}
+    told = {"X-Error-Message": refused["error"]}
+    hub.faults.add("POST", "/tag/", status=400, body=refused, headers=told)
+    with pytest.raises(PublishError, match=r"answers 400: tags are closed on Sundays \("):
+        send(pair.draft, tag="v1")
+
+
+@pytest.mark.parametrize("name", ["v@1", "é", "v1.0+cpu", "a/b", "v#1%20"])
+def test_names_that_git_takes_are_taken(hub: LocalHub, pair: Pair, name: str) -> None:
+    done = send(pair.draft, tag=name)
+    (tag,) = HfApi().list_repo_refs(REPO).tags
+    assert (tag.name, tag.target_commit) == (name, done.commit)
 
 
 def test_creating_what_somebody_else_just_created(hub: LocalHub, pair: Pair) -> None:

@@ -66,6 +66,24 @@ def test_other_errors_pass(error: Exception) -> None:
     assert caught.value is error
 
 
+def test_the_number_of_a_request_is_no_reason() -> None:
+    text = "(Request ID: local-18af)\n\nBad request for tag endpoint:\nthe name is taken"
+    with pytest.raises(PublishError, match=r"answers 400: the name is taken \("):  # noqa: SIM117
+        with explained("tagging", ENDPOINT):
+            raise answered(400, text)
+    error = answered(400, "(Request ID: local-18af)")
+    error.server_message = "no such thing\nmore"
+    with pytest.raises(PublishError, match=r"answers 400: no such thing \("):  # noqa: SIM117
+        with explained("tagging", ENDPOINT):
+            raise error
+
+
+def test_a_way_out_of_its_own() -> None:
+    with pytest.raises(PublishError, match=r"tagging failed: .* \(it was made\): only tag it"):  # noqa: SIM117
+        with explained("tagging", ENDPOINT, ["it was made"], remedy="only tag it"):
+            raise answered(502)
+
+
 def test_the_first_explanation_stays() -> None:
     first = PublishError("a", "b")
     with pytest.raises(PublishError) as caught, explained("sending", ENDPOINT, ["x"]):

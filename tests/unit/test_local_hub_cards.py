@@ -141,6 +141,8 @@ def test_broken_yaml_is_refused_with_its_line(yaml_text: str, trouble: str) -> N
     [
         ("license: Apache 2.0", '"license"'),
         ("license: 2", '"license"'),
+        ("license: foo", '"license" must be one of apache-2.0, mit, '),
+        ("license: [mit, foo]", "got 'foo'"),
         ("tags: speculative", '"tags" must be an array'),
         ("tags: [a, 1]", '"tags" must hold strings'),
         ("tags: [a, null]", '"tags" must hold strings'),

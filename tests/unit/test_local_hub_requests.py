@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -399,7 +400,11 @@ class TestListings:
 
 class TestServer:
     def test_what_it_does_not_have(self, hub: LocalHub) -> None:
-        for method, path in (("GET", "/"), ("PUT", "/api/models/user/x"), ("GET", "/api/x/y/z")):
+        for method, path in (
+            ("GET", "/nope"),
+            ("PUT", "/api/models/user/x"),
+            ("GET", "/api/x/y/z"),
+        ):
             assert ask(hub, method, path).status == 404
         for method in ("PATCH", "OPTIONS", "BREW"):
             assert ask(hub, method, "/api/models").status == 501
@@ -538,3 +543,97 @@ class TestFaults:
             "GET", FILE, "download=true", "user", "me", 200,
         )  # fmt: skip
         assert len(hub.log) == 1
+
+
+def raw(hub: LocalHub, request: bytes) -> bytes:
+    with socket.create_connection((hub.host, hub.port), timeout=60) as connection:
+        connection.sendall(request)
+        return connection.recv(1 << 16)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD http://]/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST http://[::1 HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /api/validate-yaml HTTP/1.1\r\nHost: x\r\nContent-Length: "
+        + b"9" * 5000
+        + b"\r\n\r\n",
+    ],
+)
+def test_an_address_that_is_none_is_answered(
+    hub: LocalHub, request_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert raw(hub, request_).startswith(b"HTTP/1.1 400 ")
+    assert not caplog.records, "a mistake of a client is no accident of the hub"
+    assert ask(hub, "GET", "/api/whoami-v2").status == 200
+
+
+def test_numbers_without_end_are_none(hub: LocalHub) -> None:
+    many = "9" * 5000
+    assert ask(hub, "GET", f"/api/models?limit={many}").status == 200
+    assert ask(hub, "GET", FILE, Range=f"bytes={many}-").status == 416
+
+
+class TestPages:
+    def test_a_page_shows_files_and_card(self, hub: LocalHub) -> None:
+        card = b"---\nlicense: mit\n---\n# <script>alert(1)</script> & \xc3\xa9"
+        assert (
+            commit(hub, {"README.md": card, "a <b>'\"&.txt".replace('"', ""): b"x"}).status == 200
+        )
+        reply = ask(hub, "GET", "/user/x", token=None)
+        assert reply.status == 200
+        assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+        text = reply.body.decode()
+        assert "<script>" not in text
+        assert "# &lt;script&gt;alert(1)&lt;/script&gt; &amp; \u00e9" in text
+        assert "a &lt;b&gt;&#x27;&amp;.txt" in text
+        (address,) = re.findall(r'href="([^"]*/a%20[^"]*)"', text)
+        assert ask(hub, "GET", address, token=None).body == b"x"
+        facts = ask(hub, "HEAD", "/user/x", token=None)
+        assert (facts.status, facts.body) == (200, b"")
+        assert facts.headers["Content-Length"] == str(len(reply.body))
+
+    def test_the_addresses_that_clients_print(self, hub: LocalHub) -> None:
+        assert ask(hub, "POST", "/api/models/user/x/branch/a%2Fb", {}).status == 200
+        made = commit(hub, {"new.txt": b"x"}, rev="a%2Fb").json
+        pull = commit(hub, {"pr.txt": b"x"}, rev="main?create_pr=1").json
+        for address, file in [
+            ("/user/x/tree/a/b", b"new.txt"),
+            ("/user/x/tree/a%2Fb", b"new.txt"),
+            (urlsplit(made["commitUrl"]).path, b"new.txt"),
+            (urlsplit(pull["pullRequestUrl"]).path, b"pr.txt"),
+        ]:
+            reply = ask(hub, "GET", address)
+            assert reply.status == 200, address
+            assert file in reply.body
+        assert b"new.txt" not in ask(hub, "GET", "/user/x").body
+        for address in ("/user/x/tree/nope", "/user/x/discussions/9", "/user/nope", "/api/nope/x"):
+            assert ask(hub, "GET", address).status == 404, address
+        assert ask(hub, "POST", "/user/x").status == 404
+
+    def test_only_those_who_may_see_a_repository_see_its_page(self, hub: LocalHub) -> None:
+        made = {"name": "hidden", "private": True}
+        assert ask(hub, "POST", "/api/repos/create", made).status == 200
+        assert (
+            ask(hub, "POST", "/api/repos/create", {"name": "d", "type": "dataset"}).status == 200
+        )
+        for token, status in (("hf_write", 200), ("hf_bob", 404), (None, 401)):
+            assert ask(hub, "GET", "/user/hidden", token=token).status == status
+            listed = ask(hub, "GET", "/", token=token).body
+            assert (b"user/hidden" in listed) == (status == 200)
+            assert b'href="/user/x"' in listed
+            assert b'href="/datasets/user/d"' in listed
+        assert ask(hub, "GET", "/datasets/user/d", token=None).status == 200
+
+    def test_a_gated_card_is_not_shown(self, hub: LocalHub) -> None:
+        assert commit(hub, {"README.md": b"secret words"}).status == 200
+        assert ask(hub, "PUT", "/api/models/user/x/settings", {"gated": "auto"}).status == 200
+        assert b"secret words" in ask(hub, "GET", "/user/x").body
+        for token in ("hf_bob", None):
+            reply = ask(hub, "GET", "/user/x", token=token)
+            assert reply.status == 200
+            assert b"secret words" not in reply.body
+            assert b"restricted" in reply.body

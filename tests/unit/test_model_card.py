@@ -210,3 +210,12 @@ def test_yaml_of_the_front_matter_is_plain(full: dict[str, Any]) -> None:
     text = render_card("me/x", full, "mit").split("---\n")[1]
     assert "!!" not in text
     assert yaml.safe_load(text)["license"] == "mit"
+
+
+def test_only_a_tokenizer_that_is_there_is_named(pair: Pair) -> None:
+    facts = make_metadata(pair.draft)
+    held = "tokenizer that this repository holds"
+    assert held in render_card("me/x", facts, "mit", tokenizer=True)
+    without = render_card("me/x", facts, "mit", tokenizer=False)
+    assert held not in without
+    assert "# The target is any model of the draft's tokenizer" in without

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from vtrim_hf.plain_facts import hub_id, is_local_path, local_path_in, plain, without_local_paths
+from vtrim_hf.plain_facts import (
+    hub_id,
+    is_local_path,
+    local_path_in,
+    plain,
+    system_of,
+    without_local_paths,
+)
 
 
 @pytest.mark.parametrize("name", ["HuggingFaceTB/SmolLM2-135M-Instruct", "me/a.b_c", "_a/0"])
@@ -102,3 +109,23 @@ def test_everything_becomes_a_json_type() -> None:
 def test_other_types_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="a fact must be text"):
         plain({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Linux-6.18.44-fc-v669-x86_64-with-glibc2.39", "Linux x86_64"),
+        ("Linux-5.15.0-1051-aws-aarch64-with-glibc2.35", "Linux aarch64"),
+        ("Linux-6.1.0-secret.host.example-x86_64-with", "Linux x86_64"),
+        ("macOS-14.5-arm64-arm-64bit", "macOS arm64"),
+        ("Windows-10-10.0.19045-SP0", "Windows"),
+        ("Linux x86_64", "Linux x86_64"),
+        ("", None),
+        ("6.18", None),
+        (None, None),
+        (3, None),
+    ],
+)
+def test_of_a_platform_only_system_and_architecture_are_told(said: Any, told: str | None) -> None:
+    assert system_of(said) == told
+    assert system_of(told) == told

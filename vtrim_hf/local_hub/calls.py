@@ -39,7 +39,7 @@ class Body:
         self.file, self._cut_after, self.received = file, cut_after, 0
         self._chunked = "chunked" in (headers.get("Transfer-Encoding") or "").lower()
         length = headers.get("Content-Length") or "0"
-        if not length.isdecimal():
+        if not re.fullmatch(r"[0-9]{1,18}", length):
             raise RefusedError(400, f"Content-Length is a number, got {length!r}")
         self._left = 0 if self._chunked else int(length)
         self._ended = not self._chunked and not self._left
@@ -225,4 +225,4 @@ def find_route(
 
 
 def _count(text: str, default: int) -> int:
-    return int(text) if text.isdecimal() and text.isascii() else default
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else default

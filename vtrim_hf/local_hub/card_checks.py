@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from .front_matter import read_front_matter
 
-_LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 _TEXTS = ("library_name", "license", "license_name", "pipeline_tag", "base_model_relation")
 _RELATIONS = ("adapter", "merge", "quantized", "finetune")
@@ -35,8 +36,8 @@ def check_card(text: str) -> tuple[list[str], list[str]]:
         elif bad := [item for item in texts(card, key) if not isinstance(item, str) or not item]:
             errors.append(f'"{key}" must hold strings, got {bad[0]!r}')
     for item in texts(card, "license"):
-        if not isinstance(item, str) or not _LICENSE.fullmatch(item):
-            errors.append(f'"license" must be a licence id such as apache-2.0, got {item!r}')
+        if not isinstance(item, str) or item not in known_licenses():
+            errors.append(f'"license" must be one of {", ".join(known_licenses())}; got {item!r}')
     for key in ("base_model", "datasets"):
         for item in texts(card, key):
             if not isinstance(item, str) or not _HUB_ID.fullmatch(item) or item in (".", ".."):
@@ -48,6 +49,16 @@ def check_card(text: str) -> tuple[list[str], list[str]]:
     if card.get("license") == "other" and "license_name" not in card:
         warnings.append("license: other needs a license_name")
     return errors, warnings
+
+
+@lru_cache(maxsize=1)
+def known_licenses() -> tuple[str, ...]:
+    """Return the identifiers that a card's `license` may have, as the Hub documents them."""
+    package = Path(__file__).resolve().parents[1]
+    places = [folder / "hub_cards" / "licenses.txt" for folder in (package, package.parent)]
+    place = next((place for place in places if place.is_file()), places[0])
+    lines = place.read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
 
 
 def card_of(data: bytes | None) -> dict[str, Any]:

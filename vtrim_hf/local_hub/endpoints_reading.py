@@ -130,7 +130,7 @@ def content(service: Service, call: Call) -> Answer:
 
 def _range(header: str, size: int) -> tuple[int, int]:
     """Return the first byte and the length that a `Range` header asks for."""
-    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
+    match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", header)
     if match is None or not any(match.groups()):
         if header:
             raise RefusedError(416, f"one range 'bytes=FIRST-LAST' is served, got {header!r}")

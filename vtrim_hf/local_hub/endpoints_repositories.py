@@ -95,10 +95,9 @@ def listing(service: Service, call: Call) -> Answer:
     kind = KINDS[call.arguments["kind"]]
     rows = []
     for repository in service.shelf.all(kind):
-        state, account = repository.state, call.account
-        if state.private and not (account and account.belongs_to(repository.namespace)):
+        if not service.may_see(call.account, repository):
             continue
-        row = describe(repository, state.branches[MAIN])
+        row = describe(repository, repository.state.branches[MAIN])
         if _is_asked_for(row, call):
             rows.append(row)
     key = call.parameter("sort")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from .calls import Answer, Body, Call, FilePart
 from .faults import Fault
@@ -48,19 +48,19 @@ class Exchange(BaseHTTPRequestHandler):
         """Requests are logged by `RequestLog`, not on standard error."""
 
     def _serve(self) -> None:
-        parts = urlsplit(self.path)
-        row = LoggedRequest(
-            self.command,
-            unquote(parts.path),
-            parts.query,
-            self.headers.get("User-Agent") or "",
-        )
+        try:
+            parts: SplitResult | None = urlsplit(self.path)
+        except ValueError:  # an address with half of an IPv6 host, say
+            parts = None
+        path, query = (parts.path, parts.query) if parts else (self.path, "")
+        agent = self.headers.get("User-Agent") or ""
+        row = LoggedRequest(self.command, unquote(path), query, agent)
         fault = self.server.faults.take(self.command, unquote(self.path))
         row.fault = fault is not None
         self.server.log.enter(row)
         with self.server.busy:
             try:
-                self._answer_one(parts.path, parts.query, row, fault)
+                self._answer_one(path, query, row, fault, parts is not None)
             except (ConnectionError, TimeoutError):
                 self.close_connection = True
             finally:
@@ -70,7 +70,9 @@ class Exchange(BaseHTTPRequestHandler):
     # The names under which the standard library looks for them.
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
-    def _answer_one(self, path: str, query: str, row: LoggedRequest, fault: Fault | None) -> None:
+    def _answer_one(
+        self, path: str, query: str, row: LoggedRequest, fault: Fault | None, sound: bool
+    ) -> None:
         body: Body | None = None
         try:
             if fault is not None:
@@ -78,6 +80,8 @@ class Exchange(BaseHTTPRequestHandler):
                 if fault.before is not None:
                     fault.before()
             body = Body(self.rfile, self.headers, fault.drop_upload_after if fault else None)
+            if not sound:
+                raise RefusedError(400, f"this is no address: {path:.200}")
             answer = self._work(path, query, body, row, fault)
         except RefusedError as refusal:
             answer = Answer(refusal.facts, refusal.status, refusal.headers)

@@ -13,6 +13,7 @@ from http.server import ThreadingHTTPServer
 from . import (
     endpoints_committing,
     endpoints_large_files,
+    endpoints_pages,
     endpoints_pull_requests,
     endpoints_reading,
     endpoints_repositories,
@@ -45,6 +46,7 @@ ROUTES = (
         _no_such_repository,
     ),
     Route("*", "/{name}/resolve/{path}", _no_such_repository),
+    *endpoints_pages.ROUTES,
 )
 
 

@@ -12,7 +12,11 @@ KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
 """Plural, as in addresses, to singular, as in the bodies of requests."""
 
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?")
-_REFERENCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]{0,249}")
+# What git takes for no name. References become no paths here, so all that it takes is taken.
+_NO_REFERENCE = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|(?:^|/)\.|\.lock(?:/|$)|^[-/]|[/.]$|^@?$|^HEAD$"
+)
+_LONGEST_REFERENCE = 250
 _LONGEST_PATH = 1000
 
 
@@ -60,11 +64,9 @@ def check_reference(name: object) -> str:
     Raises:
         ValueError: otherwise.
     """
-    good = isinstance(name, str) and _REFERENCE.fullmatch(name) and ".." not in name
-    if not good or str(name).endswith((".lock", "/", ".")) or "//" in str(name):
-        raise ValueError(
-            f"a branch or tag is called with letters, digits and '._+/-', got {name!r}"
-        )
+    good = isinstance(name, str) and len(name) <= _LONGEST_REFERENCE and name.isprintable()
+    if not good or _NO_REFERENCE.search(str(name)):
+        raise ValueError(f"a branch or tag has a name that git takes for one, got {name!r}")
     if str(name).startswith("refs/") or re.fullmatch(r"[0-9a-f]{40}", str(name)):
         raise ValueError(f"a branch or tag must not look like a reference or commit: {name!r}")
     return str(name)

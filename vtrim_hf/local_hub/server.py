@@ -105,6 +105,11 @@ class LocalHub:
         """A token that only reads."""
         return self._token_with("read")
 
+    @property
+    def namespace(self) -> str:
+        """Whose namespace `token` writes in."""
+        return self.service.tokens[self.token].name
+
     def start(self) -> LocalHub:
         """Read the folder, listen, and serve in threads of this process.
 

@@ -51,10 +51,12 @@ class Service:
     def named(self, kind: str, repo_id: str, account: Account | None) -> Repository:
         """Return a repository that exists and is not hidden from this account."""
         repository = self.shelf.find(kind, repo_id)
-        hidden = repository is not None and repository.state.private
-        if repository is None or (hidden and not _belongs(account, repository)):
+        if repository is None or not self.may_see(account, repository):
             raise no_repository(account is not None)
         return repository
+
+    def may_see(self, account: Account | None, repository: Repository) -> bool:
+        return not repository.state.private or _belongs(account, repository)
 
     def readable(self, call: Call) -> Repository:
         """Return the repository in the call's address, if its facts may be seen."""
