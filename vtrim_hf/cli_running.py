@@ -35,7 +35,7 @@ def run(
     run_folder: Annotated[
         Path | None,
         typer.Option(
-            "--run-folder", help="Where all goes; runs/<name of the recipe> if not given."
+            "--run-folder", help="Where all goes; runs/NAME, after the recipe, if not given."
         ),
     ] = None,
     until: Annotated[Step | None, typer.Option(help="The last step to run.")] = None,
@@ -69,7 +69,8 @@ def run(
             force=[step.value for step in force or ()],
             dry_run=dry_run,
             progress=not quiet,
-            say=None if quiet else say,
+            say=say,  # what was skipped or is weak is to be known, bars or not
+            on_step=None if quiet else say,
         )
     if json_:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n")

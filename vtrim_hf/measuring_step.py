@@ -29,6 +29,53 @@ class Loadable(Protocol):
     def model(self, dtype: str) -> Any: ...
 
 
+class FullDraft:
+    """A small model with the target's whole vocabulary, rounded as the trimmed one; never saved.
+
+    Args:
+        draft: the small model.
+        target: the model that verifies.
+        layers: first layers of the small model only; None for all.
+        dtype: that the trimmed draft is saved in.
+        draft_length: tokens drafted a round; None for the library's default.
+    """
+
+    def __init__(
+        self,
+        draft: NamedModel,
+        target: NamedModel,
+        *,
+        layers: int | None,
+        dtype: str,
+        draft_length: int | None,
+    ) -> None:
+        self._draft, self._target = draft, target
+        self._layers, self._dtype, self._draft_length = layers, dtype, draft_length
+
+    @property
+    def identity(self) -> str:
+        """A text that is the same for the same draft only."""
+        cut = f"{self._layers}:{self._dtype}:{self._draft_length}"
+        return f"full:{self._draft.identity}:{cut}"
+
+    def model(self, dtype: str) -> Any:
+        """Return the draft, in the dtype that is measured in."""
+        import torch
+
+        from .modeling_trimmed_draft import TrimmedDraftForCausalLM
+        from .vocabulary import DraftVocabulary
+
+        width = self._target.vocab_size
+        every = DraftVocabulary.from_ids(
+            range(width), vocab_size=width, tokenizer=self._target.tokenizer
+        )
+        small = self._draft.model(self._dtype)
+        made: Any = TrimmedDraftForCausalLM.from_draft_model(small, every, layers=self._layers)
+        if self._draft_length is not None:
+            made.generation_config.num_assistant_tokens = self._draft_length
+        return made.to(getattr(torch, dtype))
+
+
 def read_prompts(data: Any, tokenizer: Any, limit: int, *, split: str | None = None) -> list[Any]:
     """Read the first prompts of chat data, as ids in the target's own rendering.
 

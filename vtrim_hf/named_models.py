@@ -19,6 +19,8 @@ class NamedModel:
     Args:
         name: see `embedded_models.resolve_model`.
         revision: branch, tag or commit of a Hub id.
+        is_folder: whether the name is a folder's; None looks for one now. Either way it is decided
+            once, and a folder of that name that turns up later changes nothing.
 
     Every part raises OSError, naming what could not be loaded, which Transformers does not always
     do.
@@ -29,9 +31,13 @@ class NamedModel:
         49152
     """
 
-    def __init__(self, name: str, *, revision: str | None = None) -> None:
+    def __init__(
+        self, name: str, *, revision: str | None = None, is_folder: bool | None = None
+    ) -> None:
         self.name = name
         self.revision = revision
+        found = name not in EMBEDDED and Path(name).is_dir()
+        self._is_folder = found if is_folder is None else is_folder
         self._loaded: tuple[str, Any] | None = None
 
     def __str__(self) -> str:
@@ -41,13 +47,22 @@ class NamedModel:
     def _pinned(self) -> dict[str, Any]:
         return {} if self.revision is None else {"revision": self.revision}
 
+    def _resolved(self) -> str:
+        """Return what `from_pretrained` understands, which takes any folder of a Hub id's name."""
+        if not self._is_folder and self.name not in EMBEDDED and Path(self.name).exists():
+            raise OSError(
+                f"{self.name} is a Hub id, and {Path.cwd()} holds a file or folder of that name, "
+                "which would be read instead: start this in another folder"
+            )
+        return resolve_model(self.name)
+
     @cached_property
     def config(self) -> Any:
         """The model's config."""
         from transformers import AutoConfig
 
         try:
-            return AutoConfig.from_pretrained(resolve_model(self.name), **self._pinned)
+            return AutoConfig.from_pretrained(self._resolved(), **self._pinned)
         except OSError as error:
             raise self._failed("config", error) from error
 
@@ -57,7 +72,7 @@ class NamedModel:
         from transformers import GenerationConfig
 
         try:
-            return GenerationConfig.from_pretrained(resolve_model(self.name), **self._pinned)
+            return GenerationConfig.from_pretrained(self._resolved(), **self._pinned)
         except OSError as error:
             raise self._failed("generation_config", error) from error
 
@@ -65,7 +80,7 @@ class NamedModel:
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
         try:
-            return load_tokenizer(self.name, **self._pinned)
+            return load_tokenizer(self._resolved(), **self._pinned)
         except OSError as error:
             raise self._failed("tokenizer", error) from error
 
@@ -83,7 +98,7 @@ class NamedModel:
         if self._loaded is None or self._loaded[0] != dtype:
             self.release()
             try:
-                self._loaded = dtype, load_model(self.name, dtype=dtype, **self._pinned)
+                self._loaded = dtype, load_model(self._resolved(), dtype=dtype, **self._pinned)
             except OSError as error:
                 raise self._failed("model", error) from error
         return self._loaded[1]
@@ -99,13 +114,13 @@ class NamedModel:
     @cached_property
     def commit(self) -> str | None:
         """The commit of a Hub id; None for a folder or an embedded model."""
-        if self.name in EMBEDDED or Path(self.name).is_dir():
+        if self.name in EMBEDDED or self._is_folder:
             return None
         from huggingface_hub import hf_hub_download
 
         try:
             # The snapshot's folder is called by its commit, online or from the cache.
-            found = hf_hub_download(self.name, "config.json", revision=self.revision)
+            found = hf_hub_download(self._resolved(), "config.json", revision=self.revision)
         except (OSError, ValueError) as error:
             raise self._failed("config", error) from error
         return Path(found).parent.name
@@ -115,7 +130,7 @@ class NamedModel:
         """Its Hub id, which an embedded model has, too; None for a folder."""
         if self.name in EMBEDDED:
             return EMBEDDED[self.name].hub_id
-        return None if Path(self.name).is_dir() else self.name
+        return None if self._is_folder else self.name
 
     @cached_property
     def identity(self) -> str:

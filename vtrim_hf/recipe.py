@@ -201,11 +201,24 @@ class Recipe:
         """Return the domains that a draft is for."""
         return tuple(domain for domain in self.domains if scope in (None, domain.name))
 
-    def where(self, place: str) -> str:
-        """Return file and line of a field, or of the nearest section around it."""
+    def line(self, place: str) -> int:
+        """Return the line of a field, or of the nearest section around it."""
         while place and place not in self.lines:
             place = place.rpartition(".")[0]
-        return f"{self.path}:{self.lines.get(place, 1)}"
+        return self.lines.get(place, 1)
+
+    def where(self, place: str) -> str:
+        """Return file and line of a field, or of the nearest section around it."""
+        return f"{self.path}:{self.line(place)}"
+
+
+def is_place(name: str) -> bool:
+    """Tell whether a checked recipe means a file or folder by a name of a model or of data.
+
+    What stands beside the recipe became an absolute path when it was read; any other name is a Hub
+    id or an embedded model, whatever the folder holds that a run is started in.
+    """
+    return Path(name).is_absolute()
 
 
 def load_recipe(path: str | Path) -> Recipe:

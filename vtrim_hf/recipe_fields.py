@@ -15,6 +15,10 @@ from .recipe_yaml import Entry, Located, Mistake
 REQUIRED: Any = object()
 """The default of a field that must be given."""
 
+MOST_WHOLE = 1_000_000_000
+MOST = 1e9
+"""No field needs more; what is beyond is a slip, and would overflow in the middle of a run."""
+
 
 class Section:
     """A mapping of a recipe.
@@ -54,6 +58,10 @@ class Section:
         entry = self._entries.get(key)
         return self.line if entry is None else entry.key_line
 
+    def line_at(self, place: str) -> int:
+        """Return the line of any field that was read, by its name in full."""
+        return self._lines.get(place, self.line)
+
     def keys(self) -> list[str]:
         """Return the names of all fields that are given; all of them are known then."""
         self._asked += self._entries
@@ -64,6 +72,11 @@ class Section:
         self._asked.append(key)
         entry = self._entries.get(key)
         return entry is not None and entry.located.value is not None
+
+    def is_off(self, key: str) -> bool:
+        """Tell whether a part that can be switched off is: it says false or null."""
+        found = self.located(key)
+        return found is not None and (found.value is None or found.value is False)
 
     def located(self, key: str) -> Located | None:
         """Return a field's value with its line, whatever it is."""
@@ -133,15 +146,18 @@ class Section:
             return default
         return found.value
 
-    def whole(self, key: str, default: int | None, *, least: int = 1) -> Any:
-        """Return a field that is a whole number."""
+    def whole(
+        self, key: str, default: int | None, *, least: int = 1, most: int = MOST_WHOLE
+    ) -> Any:
+        """Return a field that is a whole number in [least, most]."""
         found = self._found(key, default)
         if found is None:
             return default
-        if type(found.value) is not int or found.value < least:
+        if type(found.value) is not int or not least <= found.value <= most:
+            huge = type(found.value) is int and found.value > most
+            limit = f"at most {most:,}" if huge else f"at least {least}"
             self.wrong(
-                f"{self.place(key)} must be a whole number of at least {least}, got "
-                f"{_shown(found)}",
+                f"{self.place(key)} must be a whole number of {limit}, got {_shown(found)}",
                 found.line,
             )
             return default
@@ -153,21 +169,20 @@ class Section:
         default: float | None,
         *,
         least: float = 0.0,
-        most: float = math.inf,
-        below: float = math.inf,
+        most: float = MOST,
         above: float = -math.inf,
     ) -> Any:
-        """Return a field that is a number in [least, most], less than `below`, over `above`."""
+        """Return a field that is a number in [least, most] and over `above`."""
         found = self._found(key, default)
         if found is None:
             return default
         value = _as_number(found.value)
-        if value is None or not (least <= value <= most and above < value < below):
+        if value is None or not (least <= value <= most and above < value):
             low = f"above {above:g}" if above >= least else f"of at least {least:g}"
-            high = f" and below {below:g}" if below < math.inf else ""
-            high = f" and at most {most:g}" if most < math.inf else high
             self.wrong(
-                f"{self.place(key)} must be a number {low}{high}, got {_shown(found)}", found.line
+                f"{self.place(key)} must be a number {low} and at most {most:g}, got "
+                f"{_shown(found)}",
+                found.line,
             )
             return default
         return value
@@ -209,7 +224,10 @@ def _as_number(value: Any) -> float | None:
             return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 def _shown(located: Located) -> str:

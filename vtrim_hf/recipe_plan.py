@@ -101,6 +101,14 @@ def repo_id(recipe: Recipe, scope: str | None) -> str:
     return recipe.publish.repo_id.replace("{domain}", scope or recipe.domains[0].name)
 
 
+def endpoint_of(recipe: Recipe) -> str:
+    """Return the Hub that drafts go to: the recipe's, or else the one of this environment."""
+    from huggingface_hub import HfApi
+
+    wish = None if recipe.publish is None else recipe.publish.endpoint
+    return str(HfApi(endpoint=wish).endpoint).rstrip("/")
+
+
 def _name(step: str, scope: str | None) -> str:
     return step if scope is None else f"{step} {scope}"
 
@@ -184,5 +192,5 @@ def _published(recipe: Recipe, scope: str | None) -> Piece:
         "publish",
         scope,
         tuple(_name(step, scope) for step in needs),
-        {**settings, "repo_id": repo_id(recipe, scope)},
+        {**settings, "repo_id": repo_id(recipe, scope), "endpoint": endpoint_of(recipe)},
     )

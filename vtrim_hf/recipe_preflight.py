@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
-from .chat_data import open_chat_data
+from .chat_data import ChatSource, open_chat_data
 from .chat_messages import MalformedRow
+from .chat_rendering import ChatRenderer
 from .chat_rows import read_row
 from .named_models import NamedModel
-from .recipe import Domain, Recipe
-from .recipe_plan import repo_id
+from .prompt_reading import PromptReader
+from .recipe import Domain, Recipe, is_place
+from .recipe_plan import endpoint_of, repo_id
 from .recipe_yaml import Mistake, RecipeError
 from .vocabulary import tokenizer_fingerprint
 
@@ -32,59 +37,71 @@ def open_models(recipe: Recipe) -> tuple[NamedModel, NamedModel]:
         try:
             what(*arguments)
         except (OSError, ValueError, ImportError) as error:
-            mistakes.append(Mistake(_line(recipe, place), f"{place}: {error}"))
+            mistakes.append(Mistake(recipe.line(place), f"{place}: {error}"))
 
-    target = NamedModel(recipe.target.name, revision=recipe.target.revision)
-    chosen = recipe.draft.model
-    draft = NamedModel(chosen.name, revision=chosen.revision)
+    target, draft = (
+        NamedModel(chosen.name, revision=chosen.revision, is_folder=is_place(chosen.name))
+        for chosen in (recipe.target, recipe.draft.model)
+    )
     for place, model in (("target", target), ("draft.model", draft)):
         opened(place, _open_model, model)
     if not mistakes:
         opened("draft.model", _check_pair, target, draft)
         opened("draft.layers", _check_layers, recipe, draft)
+        opened("search", _check_sizes, recipe, target)
+    tokenizer = None if mistakes else target.tokenizer
     for domain in recipe.domains:
         at = f"domains.{domain.name}"
         for name in domain.train:
-            opened(f"{at}.train", _open_data, name, domain.split, domain)
+            asked = domain.from_target is not None
+            opened(f"{at}.train", _open_train, name, domain, tokenizer if asked else None)
         if domain.test is not None:
-            opened(f"{at}.test", _open_data, domain.test, domain.test_split, domain)
+            asked = recipe.measure is not None
+            known = (domain.test, domain.test_split)
+            opened(f"{at}.test", _open_test, *known, tokenizer if asked else None)
     if mistakes:
         raise RecipeError(recipe.path, mistakes)
     return target, draft
 
 
-def check_publishing(recipe: Recipe, scope: str | None, *, published_before: bool) -> None:
-    """Make sure that a draft could be published now, before hours of work.
+def check_publishing(
+    recipe: Recipe, scopes: Iterable[str | None], owns: Callable[[str, str], bool]
+) -> None:
+    """Make sure that drafts could be published now, before hours of work.
 
     Args:
         recipe: the recipe.
-        scope: the draft's domain, or None for that of all domains.
-        published_before: whether it was this run that made the repository.
+        scopes: of the drafts: a domain, or None for that of all domains.
+        owns: tells of an endpoint and a repository whether it was this run that filled it.
 
     Raises:
-        RecipeError: if nobody is logged in, or the repository may not be written to.
+        RecipeError: if nobody is logged in, or a repository may not be written to.
     """
     from huggingface_hub import HfApi
 
     from .hub_account import check_free, check_login, look_at
 
-    wish = recipe.publish
+    wish, mistakes = recipe.publish, []
     if wish is None:
         return
-    name, api = repo_id(recipe, scope), HfApi(endpoint=wish.endpoint)
-    try:
-        token = check_login(api, None, name, create_pr=wish.create_pr)
-        check_free(
-            look_at(api, name, wish.revision, token),
-            api.endpoint,
-            exist_ok=wish.exist_ok or published_before,
-            create_pr=wish.create_pr,
-            private=wish.private,
-            tag=None,
-        )
-    except (OSError, ValueError) as error:
-        line = _line(recipe, "publish.repo_id")
-        raise RecipeError(recipe.path, [Mistake(line, f"publish: {error}")]) from error
+    endpoint = endpoint_of(recipe)
+    api = HfApi(endpoint=endpoint)
+    for scope in scopes:
+        name = repo_id(recipe, scope)
+        try:
+            token = check_login(api, None, name, create_pr=wish.create_pr)
+            check_free(
+                look_at(api, name, wish.revision, token),
+                api.endpoint,
+                exist_ok=wish.exist_ok or owns(endpoint, name),
+                create_pr=wish.create_pr,
+                private=wish.private,
+                tag=None,
+            )
+        except (OSError, ValueError) as error:
+            mistakes.append(Mistake(recipe.line("publish.repo_id"), f"publish: {error}"))
+    if mistakes:
+        raise RecipeError(recipe.path, mistakes)
 
 
 def _open_model(model: NamedModel) -> None:
@@ -107,15 +124,68 @@ def _check_layers(recipe: Recipe, draft: NamedModel) -> None:
         raise ValueError(f"{draft} has {most} layers, got {layers}")
 
 
-def _open_data(name: str, split: str | None, domain: Domain) -> None:
+def _check_sizes(recipe: Recipe, target: NamedModel) -> None:
+    """Raise if no size could be chosen, whatever is counted."""
+    from .required_tokens import required_token_ids
+
+    wish, width = recipe.search, target.vocab_size
+    for name in ("k_min", "multiple_of"):
+        value = getattr(wish, name)
+        if value is not None and value > width:
+            raise ValueError(f"{name} is {value:,}, the target {target} has {width:,} ids in all")
+    if wish.preset is not None:
+        return
+    required: Any = required_token_ids(
+        target.tokenizer, target.generation_config, extra=wish.keep, vocab_size=width
+    )
+    number = len(tuple(required))
+    most = width if wish.k_max is None else min(wish.k_max, width)
+    if most < number:
+        raise ValueError(
+            f"k_max is {most:,}, and {number:,} ids must stay: those that every draft of {target} "
+            "needs, and those of keep"
+        )
+    step = wish.multiple_of or 1
+    least = max(number, wish.k_min or 1)
+    if most // step * step < least:
+        raise ValueError(
+            f"no multiple of {step:,} lies between {least:,} and {most:,}: choose a smaller "
+            "multiple_of, or another k_min and k_max"
+        )
+
+
+def _open_train(name: str, domain: Domain, tokenizer: Any) -> None:
+    source = _opened(name, domain.split)
+    _check_rows(source, name, domain.text_column)
+    if tokenizer is not None:
+        _check_prompts(source, name, tokenizer)
+
+
+def _open_test(name: str, split: str | None, tokenizer: Any) -> None:
+    source = _opened(name, split)
+    _check_rows(source, name, None)
+    if tokenizer is not None:
+        _check_prompts(source, name, tokenizer)
+
+
+def _opened(name: str, split: str | None) -> ChatSource:
+    if not is_place(name) and Path(name).exists():
+        raise ValueError(
+            f"{name} is a Hub id, and {Path.cwd()} holds a file or folder of that name, which "
+            "would be read instead: start this in another folder"
+        )
+    return open_chat_data(name, split=split)
+
+
+def _check_rows(source: ChatSource, name: str, text_column: str | None) -> None:
     """Raise unless one of the first rows is a conversation."""
     reason = "it is empty"
-    for row in itertools.islice(open_chat_data(name, split=split), _LOOKED_AT):
+    for row in itertools.islice(source, _LOOKED_AT):
         if row.problem is not None:
             reason = f"{row.source}:{row.line}: {row.problem}"
             continue
         try:
-            read_row(row.row, text_column=domain.text_column)
+            read_row(row.row, text_column=text_column)
         except MalformedRow as error:
             reason = f"{row.source}:{row.line}: {error}"
         else:
@@ -123,5 +193,9 @@ def _open_data(name: str, split: str | None, domain: Domain) -> None:
     raise ValueError(f"{name} holds no row that can be read: {reason}")
 
 
-def _line(recipe: Recipe, place: str) -> int:
-    return int(recipe.where(place).rpartition(":")[2])
+def _check_prompts(source: ChatSource, name: str, tokenizer: Any) -> None:
+    """Raise unless one of the first rows has a prompt."""
+    reader = PromptReader(source, ChatRenderer(tokenizer), sys.maxsize, strict=False)
+    if all(prompt is None for prompt in itertools.islice(reader, _LOOKED_AT)):
+        first = next(iter(reader.skipped), "no row")
+        raise ValueError(f"{name} holds no prompt to answer: {first}")

@@ -85,6 +85,7 @@ def run_recipe(
     dry_run: bool = False,
     progress: bool = True,
     say: Callable[[str], None] | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> RunReport:
     """Run a recipe, or what is left of it.
 
@@ -93,9 +94,11 @@ def run_recipe(
         folder: where everything goes; `runs/<name of the recipe>` if not given.
         until: the last step to run.
         force: steps to run although nothing changed.
-        dry_run: say what would run and why; nothing is written.
+        dry_run: say what would run and why; nothing is written. What would stop the run at once,
+            such as a missing login, is raised here, too.
         progress: show bars on a terminal.
-        say: takes remarks, one line each.
+        say: takes remarks, one line each: rows that were skipped, domains that are served worse.
+        on_step: takes one line for each piece that begins, is done, or is kept.
 
     Returns:
         What was done. A goal that was missed is no error: see `goal_met`.
@@ -116,26 +119,27 @@ def run_recipe(
         if step not in STEPS:
             raise ValueError(f"a step must be one of {', '.join(STEPS)}, got {step!r}")
     place = Path("runs") / recipe.name if folder is None else Path(folder)
-    remark = say or (lambda _: None)
     RunFolder(place)  # so that a place that cannot be one is refused before it is locked
     with nullcontext() if dry_run else RunLock(place):
         run = RunFolder(place)
         target, draft = open_models(recipe)
         last = len(STEPS) - 1 if until is None else STEPS.index(until)
         pieces = [p for p in plan(recipe, target, draft) if STEPS.index(p.step) <= last]
+        foreseen = tuple(_foreseen(recipe, pieces, run, forced))
+        wanted = [
+            piece.scope
+            for piece, outcome in zip(pieces, foreseen, strict=True)
+            if piece.step == "publish" and outcome.status in (WILL_RUN, MAY_RUN)
+        ]
+        check_publishing(recipe, wanted, run.owns)
         if dry_run:
-            return RunReport(recipe.name, place, tuple(_foreseen(pieces, run, forced)))
-        foreseen = _foreseen(pieces, run, forced)
-        for piece, outcome in zip(pieces, foreseen, strict=True):
-            if piece.step == "publish" and outcome.status != KEPT:
-                before = run.facts(piece.name).get("repo_id") == piece.inputs["repo_id"]
-                check_publishing(recipe, piece.scope, published_before=before)
+            return RunReport(recipe.name, place, foreseen)
         run.begin()
-        run.tidy()
         run.write_text("recipe.yaml", recipe.text)
         run.write_json("versions.json", versions())
-        shop = Workshop(recipe, run, target, draft, progress, remark)
-        outcomes = [_made(piece, shop, forced) for piece in pieces]
+        shop = Workshop(recipe, run, target, draft, progress, say or (lambda _: None))
+        tell = on_step or (lambda _: None)
+        outcomes = [_made(piece, shop, forced, tell) for piece in pieces]
         goal_met = _goal_met(recipe, run, pieces)
         summary = run_summary(recipe, run, [asdict(outcome) for outcome in outcomes], goal_met)
         run.write_json("report.json", summary)
@@ -143,21 +147,21 @@ def run_recipe(
         return RunReport(recipe.name, place, tuple(outcomes), summary, goal_met)
 
 
-def _made(piece: Piece, shop: Workshop, forced: tuple[str, ...]) -> PieceOutcome:
+def _made(
+    piece: Piece, shop: Workshop, forced: tuple[str, ...], tell: Callable[[str], None]
+) -> PieceOutcome:
     """Make a piece if it is not there as it must be."""
     run, recipe = shop.folder, shop.recipe
-    wish = recipe.publish
-    if piece.step == "publish" and wish is not None and not wish.despite_missed_goal:
-        missed = _missed(recipe, run, piece.scope)
-        if missed is not None:
-            shop.say(f"{piece.name}: withheld, for {missed}")
-            return PieceOutcome(piece.name, piece.step, WITHHELD, missed)
+    missed = _withheld(recipe, run, piece)
+    if missed is not None:
+        shop.say(f"{piece.name}: withheld, for {missed}")
+        return PieceOutcome(piece.name, piece.step, WITHHELD, missed)
     products = {name: run.product_hash(name) or "" for name in piece.needs}
     reason = run.reason_to_make(piece, products)
     if piece.step in forced:
         reason = reason or "forced"
     if reason is None:
-        shop.say(f"{piece.name}: kept, nothing that goes into it changed")
+        tell(f"{piece.name}: kept, nothing that goes into it changed")
         return PieceOutcome(
             piece.name,
             piece.step,
@@ -165,23 +169,29 @@ def _made(piece: Piece, shop: Workshop, forced: tuple[str, ...]) -> PieceOutcome
             "nothing that goes into it changed",
             run.seconds(piece.name),
         )
-    shop.say(f"{piece.name}: {reason}")
+    tell(f"{piece.name}: {reason}")
+    if piece.step == "publish":  # hours may have gone by, and somebody may have taken the name
+        check_publishing(recipe, [piece.scope], run.owns)
     start = time.perf_counter()
     files, facts = shop.make(piece)
     seconds = time.perf_counter() - start
     run.finished(piece, products, files, seconds, facts)
-    shop.say(f"{piece.name}: done in {seconds:.1f} s")
+    tell(f"{piece.name}: done in {seconds:.1f} s")
     return PieceOutcome(piece.name, piece.step, DONE, reason, seconds)
 
 
 def _foreseen(
-    pieces: list[Piece], run: RunFolder, forced: tuple[str, ...]
+    recipe: Recipe, pieces: list[Piece], run: RunFolder, forced: tuple[str, ...]
 ) -> Iterable[PieceOutcome]:
     """Say what a run would do; after a piece that is made anew, the next may stay as it is."""
     open_ones: set[str] = set()
     for piece in pieces:
         products = {name: run.product_hash(name) or "" for name in piece.needs}
         before = [name for name in piece.needs if name in open_ones]
+        missed = None if before else _withheld(recipe, run, piece)
+        if missed is not None:
+            yield PieceOutcome(piece.name, piece.step, WITHHELD, missed)
+            continue
         settled = {name: product for name, product in products.items() if name not in open_ones}
         if before:
             reason, status = run.changed_inputs(piece, settled), WILL_RUN
@@ -203,6 +213,14 @@ def _foreseen(
         else:
             open_ones.add(piece.name)
             yield PieceOutcome(piece.name, piece.step, status, reason)
+
+
+def _withheld(recipe: Recipe, run: RunFolder, piece: Piece) -> str | None:
+    """Say why a measured draft is not published, or None."""
+    wish = recipe.publish
+    if piece.step != "publish" or wish is None or wish.despite_missed_goal:
+        return None
+    return _missed(recipe, run, piece.scope)
 
 
 def _missed(recipe: Recipe, run: RunFolder, scope: str | None) -> str | None:

@@ -20,10 +20,13 @@ from .recipe import (
     Recipe,
 )
 from .recipe_fields import REQUIRED, Section
-from .recipe_settings import read_measure, read_publish, read_search
+from .recipe_settings import LONGEST_DRAFT, read_measure, read_publish, read_search
 from .recipe_yaml import Located, Mistake
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+_NAMES_RULE = "letters, digits, _ . -, at most 100, the first no sign"
+_MOST_HELDOUT = 0.9  # more leaves nothing to search on
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6  # beyond, weighted counts are no whole numbers any more
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
@@ -47,12 +50,12 @@ def read_recipe(
     top = Section("", document, mistakes, lines)
     name = top.text("name", path.stem)
     if not _NAME.fullmatch(name):
-        top.wrong(f"name must be letters, digits, _ . -, got {name!r}", top.line_of("name"))
+        top.wrong(f"name must be {_NAMES_RULE}, got {name!r:.60}", top.line_of("name"))
     target = _model(top, "target", folder)
     draft = _draft(top.section("draft", required=True), folder)
     drafts = top.choice("drafts", (TOGETHER, PER_DOMAIN), TOGETHER)
     count = top.section("count")
-    heldout = count.number("heldout", 0.2, below=1)
+    heldout = count.number("heldout", 0.2, most=_MOST_HELDOUT)
     strict = count.flag("strict", False)
     common = _from_target(count)
     count.finish()
@@ -95,14 +98,14 @@ def _model(section: Section, key: str, folder: Path) -> ModelChoice | None:
 def _named(
     section: Section, key: str, name: str, revision: str | None, folder: Path
 ) -> ModelChoice:
-    place = (folder / name).expanduser()
-    is_hub_id = name not in EMBEDDED and not place.exists()
-    if place.is_file():
+    place = None if name in EMBEDDED else _place(folder, name)
+    is_hub_id = name not in EMBEDDED and place is None
+    if place is not None and place.is_file():
         section.wrong(f"{section.place(key)} names a file: {place}", section.line_of(key))
     elif is_hub_id and not _HUB_ID.fullmatch(name):
         section.wrong(
-            f"{section.place(key)}: there is no folder {place}, and {name!r} is neither a Hub id "
-            f"nor one of {', '.join(EMBEDDED)}",
+            f"{section.place(key)}: there is no folder {name!r:.200} beside the recipe, and it is "
+            f"neither a Hub id nor one of {', '.join(EMBEDDED)}",
             section.line_of(key),
         )
     if revision is not None and not is_hub_id:
@@ -110,8 +113,16 @@ def _named(
             f"{section.place('revision')} is for a Hub id, and {name!r} is none: leave it out",
             section.line_of("revision"),
         )
-    is_folder = name not in EMBEDDED and place.is_dir()
-    return ModelChoice(str(place.resolve()) if is_folder else name, revision)
+    return ModelChoice(name if place is None else str(place), revision)
+
+
+def _place(folder: Path, name: str) -> Path | None:
+    """Return the absolute path that a name stands for beside the recipe; None if none is there."""
+    try:
+        place = folder / Path(name).expanduser()
+        return place.resolve() if place.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long for a path, or ~somebody unknown
+        return None
 
 
 def _draft(section: Section, folder: Path) -> DraftChoice | None:
@@ -120,7 +131,8 @@ def _draft(section: Section, folder: Path) -> DraftChoice | None:
     revision = section.text("revision", None)
     name = section.text("model")
     dtype = section.choice("dtype", DTYPES, "bfloat16")
-    layers, length = section.whole("layers", None), section.whole("draft_length", None)
+    layers = section.whole("layers", None)
+    length = section.whole("draft_length", None, most=LONGEST_DRAFT)
     section.finish()
     if name is None:
         return None
@@ -129,18 +141,22 @@ def _draft(section: Section, folder: Path) -> DraftChoice | None:
 
 
 def _from_target(section: Section, default: FromTarget | None = None) -> FromTarget | None:
-    """Read `from_target`: true, false, or a mapping of settings over those of `count`."""
+    """Read `from_target`: true, false or null, or a mapping of settings over those of `count`."""
     found = section.located("from_target")
     if found is None:
         return default
+    if section.is_off("from_target"):
+        return None
     if isinstance(found.value, bool):
-        return (default or FromTarget()) if found.value else None
+        return default or FromTarget()
     base = default or FromTarget()
     own = section.section("from_target")
+    limit = own.located("limit")
+    every = limit is not None and limit.value is None  # null: all, whatever `count` says
     read = FromTarget(
-        limit=own.whole("limit", base.limit),
-        max_new_tokens=own.whole("max_new_tokens", base.max_new_tokens),
-        batch_size=own.whole("batch_size", base.batch_size),
+        limit=None if every else own.whole("limit", base.limit),
+        max_new_tokens=own.whole("max_new_tokens", base.max_new_tokens, most=1_000_000),
+        batch_size=own.whole("batch_size", base.batch_size, most=100_000),
         dtype=own.choice("dtype", ("auto", *DTYPES), base.dtype),
     )
     own.finish()
@@ -158,7 +174,7 @@ def _domains(
     for name in names:
         if not _NAME.fullmatch(name):
             section.wrong(
-                f"a domain's name must be letters, digits, _ . -, got {name!r}",
+                f"a domain's name must be {_NAMES_RULE}, got {name!r:.60}",
                 section.line_of(name),
             )
         same = [other for other in names[: names.index(name)] if other.lower() == name.lower()]
@@ -174,39 +190,56 @@ def _domains(
             split=own.text("split", None),
             test_split=own.text("test_split", None),
             text_column=own.text("text_column", None),
-            heldout=own.number("heldout", heldout, below=1),
+            heldout=own.number("heldout", heldout, most=_MOST_HELDOUT),
             strict=own.flag("strict", strict),
             floor=own.number("floor", None, most=1),
-            weight=own.number("weight", 1.0),
+            weight=own.number("weight", 1.0, most=_MOST_WEIGHT),
             from_target=_from_target(own, from_target),
         )
-        if domain.text_column is not None and domain.from_target is not None:
-            own.wrong(
-                f"{own.place('text_column')} counts text as it stands, with from_target the "
-                "target's answers count: leave one of them out",
-                own.line_of("text_column"),
-            )
-        if domain.test_split is not None and domain.test is None:
-            own.wrong(f"{own.place('test_split')} needs test", own.line_of("test_split"))
+        _check_domain(own, domain)
         own.finish()
         domains.append(domain)
     return tuple(domains)
 
 
+def _check_domain(own: Section, domain: Domain) -> None:
+    if domain.text_column is not None and domain.from_target is not None:
+        own.wrong(
+            f"{own.place('text_column')} counts text as it stands, with from_target the "
+            "target's answers count: leave one of them out",
+            own.line_of("text_column"),
+        )
+    if domain.test_split is not None and domain.test is None:
+        own.wrong(f"{own.place('test_split')} needs test", own.line_of("test_split"))
+    if 0 < domain.weight < _LEAST_WEIGHT:
+        own.wrong(
+            f"{own.place('weight')} must be 0 or at least {_LEAST_WEIGHT:g}, got "
+            f"{domain.weight:g}",
+            own.line_of("weight"),
+        )
+    twice = next((name for name in domain.train if domain.train.count(name) > 1), None)
+    if twice is not None:
+        own.wrong(
+            f"{own.place('train')} names {twice} twice, and it would count twice: leave one of "
+            "them out, or give the domain a weight",
+            own.line_of("train"),
+        )
+
+
 def _data(section: Section, key: str, name: str, folder: Path) -> str:
     """Return a data set as an absolute path, or as it is if it is a Hub id."""
-    place = (folder / name).expanduser()
-    if place.exists():
+    place = _place(folder, name)
+    if place is not None:
         if place.is_file() and not place.name.lower().endswith(SUFFIXES):
             section.wrong(
                 f"{section.place(key)}: {place} must end in one of {', '.join(SUFFIXES)}",
                 section.line_of(key),
             )
-        return str(place.resolve())
+        return str(place)
     if not _HUB_ID.fullmatch(name) or name.lower().endswith(SUFFIXES):
         section.wrong(
-            f"{section.place(key)}: there is no file or folder {place} (paths are relative to the "
-            "recipe), and it is no Hub id",
+            f"{section.place(key)}: there is no file or folder {name!r:.200} (paths are relative "
+            "to the recipe), and it is no Hub id",
             section.line_of(key),
         )
     return name
@@ -222,7 +255,15 @@ def _check_together(
     if domains and not any(domain.weight for domain in domains):
         top.wrong("at least one domain must have a weight above 0", top.line_of("domains"))
     for domain in domains:
-        if measure is not None and domain.test is None and domain.heldout == 0:
+        if measure is None or domain.test is not None:
+            continue
+        if domain.text_column is not None:
+            top.wrong(
+                f"the domain {domain.name!r} counts text as it stands, in which there are no "
+                "prompts to measure: give test, or measure: false",
+                top.line_at(f"domains.{domain.name}.text_column"),
+            )
+        elif domain.heldout == 0:
             top.wrong(
                 f"the domain {domain.name!r} has neither test data nor a held-out share, so there "
                 "is nothing to measure it on: give test, a heldout above 0, or measure: false",

@@ -9,6 +9,10 @@ from .recipe import DTYPES, PER_DOMAIN, TOGETHER, MeasureChoice, PublishChoice, 
 from .recipe_fields import Section
 
 _COSTS = ("flops", "bytes", "measured")
+LONGEST_DRAFT = 1000
+SMALLEST = 50
+"""The `k_min` of `search_vocabulary` where none is given."""
+_LONGEST, _MOST_SEED = 1_000_000, 2**32 - 1
 _PAPER = {"alpha": 0.5, "k_min": 50, "k_max": 50_000, "multiple_of": 1}
 
 
@@ -23,15 +27,17 @@ def read_search(section: Section) -> SearchChoice:
         multiple_of=section.whole("multiple_of", None),
         method=section.choice("method", ("exact", "tpe"), None),
         trials=section.whole("trials", None),
-        seed=section.whole("seed", None, least=0),
+        seed=section.whole("seed", None, least=0, most=_MOST_SEED),
         preset=section.choice("preset", ("paper",), None),
         keep=section.texts("keep"),
     )
     section.finish()
-    if read.k_min is not None and read.k_max is not None and read.k_min > read.k_max:
+    least = SMALLEST if read.k_min is None else read.k_min
+    if read.k_max is not None and least > read.k_max:
         section.wrong(
-            f"search.k_min is {read.k_min}, which is more than k_max, {read.k_max}",
-            section.line_of("k_min"),
+            f"search.k_min is {least}{' by default' if read.k_min is None else ''}, which is more "
+            f"than k_max, {read.k_max}",
+            section.line_of("k_max" if read.k_min is None else "k_min"),
         )
     if read.preset is not None:
         for key, value in _PAPER.items():
@@ -52,19 +58,18 @@ def read_search(section: Section) -> SearchChoice:
 
 
 def read_measure(top: Section) -> MeasureChoice | None:
-    """Read how the draft is measured; false stands for not at all."""
-    found = top.located("measure")
-    if found is not None and found.value is False:
+    """Read how the draft is measured; false and null stand for not at all."""
+    if top.is_off("measure"):
         return None
     section = top.section("measure")
     read = MeasureChoice(
-        prompts=section.whole("prompts", 20),
-        max_new_tokens=section.whole("max_new_tokens", 128),
+        prompts=section.whole("prompts", 20, most=_LONGEST),
+        max_new_tokens=section.whole("max_new_tokens", 128, most=_LONGEST),
         dtype=section.choice("dtype", DTYPES, "float32"),
-        draft_length=section.whole("draft_length", None),
+        draft_length=section.whole("draft_length", None, most=LONGEST_DRAFT),
         plain_dtypes=section.texts("plain_dtypes", None, may_be_empty=True),
         compare_full=section.flag("compare_full", True),
-        min_speedup=section.number("min_speedup", None, above=0),
+        min_speedup=section.number("min_speedup", None, most=1000, above=0),
     )
     section.finish()
     odd = sorted({*(read.plain_dtypes or ())} - {*DTYPES})
@@ -77,9 +82,12 @@ def read_measure(top: Section) -> MeasureChoice | None:
 
 
 def read_publish(top: Section, drafts: str, domains: list[str]) -> PublishChoice | None:
-    """Read where the draft goes, which must be a place for each draft."""
-    if top.located("publish") is None:
+    """Read where the draft goes, a place for each; false and null stand for nowhere."""
+    if top.located("publish") is None or top.is_off("publish"):
         return None
+    from .hub_account import check_reference
+    from .hub_license import check_license
+
     section = top.section("publish")
     repo_id = section.text("repo_id")
     endpoint = section.text("endpoint", None)
@@ -94,6 +102,19 @@ def read_publish(top: Section, drafts: str, domains: list[str]) -> PublishChoice
         despite_missed_goal=section.flag("despite_missed_goal", False),
     )
     section.finish()
+    for key, check in (
+        ("license", check_license),
+        ("revision", lambda name: check_reference(name, "revision")),
+    ):
+        try:
+            check(getattr(read, key) or None)
+        except ValueError as error:
+            section.wrong(f"publish.{key}: {error}", section.line_of(key))
+    if read.create_pr and read.revision not in (None, "main"):
+        section.wrong(
+            "publish.create_pr proposes to main: leave revision or create_pr out",
+            section.line_of("revision"),
+        )
     if endpoint is not None and not re.match(r"https?://\S+$", endpoint):
         section.wrong(
             f"publish.endpoint must begin with http:// or https://, got {endpoint!r}",

@@ -15,9 +15,11 @@ from .chat_data import open_chat_data
 from .chat_messages import MalformedRow
 from .chat_rows import RECORD_COLUMN, read_row
 from .decode_report import DecodeReport
+from .measuring_step import FullDraft
 from .named_models import NamedModel
-from .recipe import Domain, Recipe
-from .recipe_plan import Piece, repo_id
+from .recipe import Domain, Recipe, is_place
+from .recipe_plan import Piece, endpoint_of, repo_id
+from .recipe_yaml import Mistake, RecipeError
 from .run_folder import RunFolder, files_in, replaced_folder
 from .search_result import SearchResult
 from .steps import (
@@ -99,12 +101,34 @@ class Workshop:
             lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in kept]
             write_atomically(heldout, "".join(lines).encode("utf-8", "surrogatepass"))
             files.append(heldout)
+            if self.recipe.measure is not None:
+                self._check_prompts(domain, heldout)
+        if not counts.total("search", domain.name):
+            raise self._mistake(
+                f"domains.{domain.name}.train",
+                f"of {counts.conversations('all', domain.name)} conversations none is left to "
+                "search on that has an assistant's token: give more data, or a smaller heldout",
+            )
         counts.save(place)
         return files, {
             "tokens": counts.total("all", domain.name),
             "conversations": counts.conversations("all", domain.name),
             "skipped_rows": counts.skipped.number,
         }
+
+    def _check_prompts(self, domain: Domain, heldout: Path) -> None:
+        """Say now, and not after hours of other work, that there is nothing to measure."""
+        try:
+            read_prompts(heldout, self.target.tokenizer, 1)
+        except ValueError as error:
+            raise self._mistake(
+                f"domains.{domain.name}",
+                f"none of the held-out conversations of {domain.name!r} is a prompt to measure "
+                "it on: give test, more data or a greater heldout, or measure: false",
+            ) from error
+
+    def _mistake(self, place: str, text: str) -> RecipeError:
+        return RecipeError(self.recipe.path, [Mistake(self.recipe.line(place), text)])
 
     def _answering(self, domain: Domain) -> Answering | None:
         wish = domain.from_target
@@ -194,7 +218,7 @@ class Workshop:
                 name
                 for domain in self.recipe.domains_of(piece.scope)
                 for name in domain.train
-                if not Path(name).exists()
+                if not is_place(name)
             ],
         )
         place = self.folder.place(piece)
@@ -210,7 +234,10 @@ class Workshop:
         prompts: list[Any] = []
         ranges: dict[str, list[int]] = {}
         for domain in self.recipe.domains_of(piece.scope):
-            data = domain.test or self.folder.heldout_file(domain.name)
+            data: Any = domain.test
+            if data is None:  # counted, perhaps, when nothing was to be measured yet
+                data = self.folder.heldout_file(domain.name)
+                self._check_prompts(domain, data)
             found = read_prompts(
                 data, self.target.tokenizer, wish.prompts, split=domain.test_split
             )
@@ -218,12 +245,20 @@ class Workshop:
                 self.say(f"{domain.name} has only {len(found)} prompts of {wish.prompts}")
             ranges[domain.name] = [len(prompts), len(prompts) + len(found)]
             prompts += found
+        cut = self.recipe.draft
+        full = FullDraft(
+            self.draft,
+            self.target,
+            layers=cut.layers,
+            dtype=cut.dtype,
+            draft_length=cut.draft_length,
+        )
         place = self.folder.place(piece)
         report = measure_draft(
             self.target,
-            NamedModel(str(self.folder.folder_of("trim", piece.scope))),
+            NamedModel(str(self.folder.folder_of("trim", piece.scope)), is_folder=True),
             prompts,
-            compare={"full": _FullDraft(self)} if wish.compare_full else {},
+            compare={"full": full} if wish.compare_full else {},
             max_new_tokens=wish.max_new_tokens,
             draft_length=wish.draft_length,
             dtype=wish.dtype,
@@ -247,23 +282,24 @@ class Workshop:
         name = repo_id(self.recipe, piece.scope)
         search = self.folder.folder_of("search", piece.scope) / SEARCH_JSON
         report = self.folder.folder_of("measure", piece.scope) / REPORT_JSON
-        # What this run has published may be replaced by this run.
-        own = self.folder.facts(piece.name).get("repo_id") == name
-        published = publish(
-            self.folder.folder_of("trim", piece.scope),
-            name,
-            search=SearchResult.load(search),
-            report=DecodeReport.load(report) if self.recipe.measure is not None else None,
-            counts=self._counts(piece.scope),
-            license=wish.license,
-            private=wish.private,
-            revision=wish.revision,
-            create_pr=wish.create_pr,
-            exist_ok=wish.exist_ok or own,
-            endpoint=wish.endpoint,
-            progress=self.progress,
-        )
+        endpoint = endpoint_of(self.recipe)
+        with self.folder.publishing(endpoint, name, proposed=wish.create_pr) as own:
+            published = publish(
+                self.folder.folder_of("trim", piece.scope),
+                name,
+                search=SearchResult.load(search),
+                report=DecodeReport.load(report) if self.recipe.measure is not None else None,
+                counts=self._counts(piece.scope),
+                license=wish.license,
+                private=wish.private,
+                revision=wish.revision,
+                create_pr=wish.create_pr,
+                exist_ok=wish.exist_ok or own,
+                endpoint=endpoint,
+                progress=self.progress,
+            )
         facts = {
+            "endpoint": endpoint,
             "repo_id": name,
             "url": published.url,
             "commit": published.commit,
@@ -280,34 +316,6 @@ class Workshop:
             result.plot(path)
         except ImportError as error:
             self.say(f"no plot: {error}")
-
-
-class _FullDraft:
-    """The same draft with the target's whole vocabulary, which is never saved."""
-
-    def __init__(self, shop: Workshop) -> None:
-        self._shop = shop
-
-    @property
-    def identity(self) -> str:
-        return f"full:{self._shop.draft.identity}:{self._shop.recipe.draft}"
-
-    def model(self, dtype: str) -> Any:
-        import torch
-
-        from .modeling_trimmed_draft import TrimmedDraftForCausalLM
-        from .vocabulary import DraftVocabulary
-
-        wish, width = self._shop.recipe.draft, self._shop.target.vocab_size
-        every = DraftVocabulary.from_ids(
-            range(width), vocab_size=width, tokenizer=self._shop.target.tokenizer
-        )
-        # Rounded as the trimmed one was when it was saved.
-        small = self._shop.draft.model(wish.dtype)
-        made: Any = TrimmedDraftForCausalLM.from_draft_model(small, every, layers=wish.layers)
-        if wish.draft_length is not None:
-            made.generation_config.num_assistant_tokens = wish.draft_length
-        return made.to(getattr(torch, dtype))
 
 
 def _product(folder: Path) -> list[Path]:

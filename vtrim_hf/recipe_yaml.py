@@ -140,10 +140,14 @@ class _Reader:
         if kind not in _SCALARS:
             self._wrong(line, f"the tag {node.tag!r} has no meaning in a recipe")
             return None
+        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in node.value):
+            # Neither a file's name nor a tokenizer takes them.
+            self._wrong(line, f"{node.value!r:.60} holds a NUL or half a character (a surrogate)")
+            return None
         try:
             return Located(self._scalars.construct_object(node), line)
         except (self._yaml.YAMLError, ValueError) as error:
-            self._wrong(line, f"{node.value!r} cannot be read: {error}")
+            self._wrong(line, f"{node.value!r:.60} cannot be read: {error}")
             return None
 
     def _entries(self, node: Any, depth: int) -> dict[str, Entry]:
@@ -155,6 +159,9 @@ class _Reader:
                 self._wrong(line, "a key must be a word, this one is a list or a mapping")
                 continue
             name = key.value
+            if key.tag == "tag:yaml.org,2002:merge":
+                self._wrong(line, "merge keys (<<) have no meaning in a recipe: write the fields")
+                continue
             if name in first:
                 self._wrong(
                     line, f"{name!r} stands twice, first on line {first[name]}: leave one of them"

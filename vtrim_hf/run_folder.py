@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
 import shutil
 import tempfile
 import time
@@ -24,6 +24,14 @@ from .vocabulary_files import write_atomically
 
 _FORMAT = 1
 _RECORD = "run.json"
+_REPORTS = ("report.json", "report.md")
+_TEMPORARY = ".vtrim-tmp-"
+# What `write_atomically` leaves of our own files, when it is killed: `.NAME.` and 8 characters.
+_HALF_WRITTEN = {
+    ".": re.compile(r"\.(run|report|versions)\.json\.\w{8}|\.(report\.md|recipe\.yaml)\.\w{8}"),
+    "count": re.compile(r"\.[\w.-]+\.(safetensors|heldout\.jsonl)\.\w{8}"),
+    "measure": re.compile(r"\.decode_report\.(json|png)\.\w{8}"),
+}
 _FOLDERS = {"search": "search", "trim": "draft", "measure": "measure", "publish": "publish"}
 
 
@@ -43,12 +51,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pieces: dict[str, dict[str, Any]] = {}
+        self._repositories: list[list[str]] = []
         if path.exists() and not path.is_dir():
             raise ValueError(f"the run folder {path} is a file: name another with --run-folder")
         record = path / _RECORD
         if record.is_file():
-            self._pieces = _read(record)
-        elif path.is_dir() and any(one.name != LOCK_FILE for one in path.iterdir()):
+            self._pieces, self._repositories = _read(record)
+        elif path.is_dir() and any(path.iterdir()) and not (path / LOCK_FILE).is_file():
             raise ValueError(
                 f"{path} holds other files and is no run's folder: name an empty one, or one that "
                 "does not exist, with --run-folder"
@@ -89,11 +98,12 @@ class RunFolder:
             piece: the piece.
             products: hash of the product of each piece before it.
         """
-        known = self._pieces.get(piece.name)
-        if known is None:
-            return "not made yet"
+        reason = self.changed_inputs(piece, products)
+        if reason is not None:
+            return reason
+        known = self._pieces[piece.name]
         if known["fingerprint"] != piece.fingerprint(products):
-            return self.changed_inputs(piece, products) or "its inputs changed"
+            return "its inputs changed"
         for name, digest in known["files"].items():
             path = self.path / name
             if not path.is_file():
@@ -103,7 +113,7 @@ class RunFolder:
         return None
 
     def changed_inputs(self, piece: Piece, products: Mapping[str, str]) -> str | None:
-        """Name the inputs that changed since a piece was made."""
+        """Name the inputs that changed since a piece was made, or say that it never was."""
         known = self._pieces.get(piece.name)
         if known is None:
             return "not made yet"
@@ -148,13 +158,53 @@ class RunFolder:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "facts": dict(facts),
         }
-        self.write_json(_RECORD, {"format": _FORMAT, "pieces": self._pieces})
+        self._save()
         return product
 
     def begin(self) -> None:
-        """Mark the folder as a run's, before anything is written to it."""
+        """Mark the folder as a run's, and take away what an earlier recipe's run reported.
+
+        Only the holder of the lock may do this, and what a killed run left half written goes, too.
+        """
         if not (self.path / _RECORD).is_file():
-            self.write_json(_RECORD, {"format": _FORMAT, "pieces": {}})
+            self._save()
+        self._tidy()
+        for name in _REPORTS:
+            (self.path / name).unlink(missing_ok=True)
+
+    def owns(self, endpoint: str, repo_id: str) -> bool:
+        """Tell whether a repository got its content from this folder's runs."""
+        return [endpoint, repo_id] in self._repositories
+
+    @contextmanager
+    def publishing(self, endpoint: str, repo_id: str, *, proposed: bool) -> Iterator[bool]:
+        """Note a repository as this folder's own before it is made, for a kill may follow.
+
+        Args:
+            endpoint: of the Hub.
+            repo_id: a repository that is free, or may be written to.
+            proposed: whether the change is only proposed, which makes nothing ours.
+
+        Yields:
+            Whether it was this folder's own before.
+        """
+        own = self.owns(endpoint, repo_id)
+        if own or proposed:
+            yield own
+            return
+        self._repositories.append([endpoint, repo_id])
+        self._save()
+        try:
+            yield False
+        except (OSError, TypeError, ValueError) as error:
+            if _changed_nothing(error):  # so what is there, if anything, is somebody else's
+                self._repositories.remove([endpoint, repo_id])
+                self._save()
+            raise
+
+    def _save(self) -> None:
+        known = {"pieces": self._pieces, "repositories": self._repositories}
+        self.write_json(_RECORD, {"format": _FORMAT, **known})
 
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file at the top of the folder."""
@@ -165,22 +215,24 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / name, text.encode("utf-8", "surrogatepass"))
 
-    def tidy(self) -> None:
-        """Remove what a killed run left half written; only the holder of the lock may do this."""
-        for folder, names, files in os.walk(self.path):
-            for name in [name for name in names if name.startswith(".")]:
-                shutil.rmtree(Path(folder) / name)
-                names.remove(name)
-            for name in files:
-                if name.startswith(".") and name != LOCK_FILE:
-                    (Path(folder) / name).unlink()
+    def _tidy(self) -> None:
+        """Remove what a killed run left half written, and nothing that a user put here."""
+        bases = [self.path, *(self.path / "domains").glob("*")]
+        for base in bases:
+            for left in base.glob(f"{_TEMPORARY}*"):
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+            for folder, name in _HALF_WRITTEN.items():
+                for file in (base / folder).glob(".*"):
+                    if name.fullmatch(file.name) and file.is_file():
+                        file.unlink()
 
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
     """Give a new folder to write into, which takes the place of `path` when all is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=_TEMPORARY) as temporary:
         new = Path(temporary) / "new"
         new.mkdir()
         yield new
@@ -194,13 +246,23 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _read(record: Path) -> dict[str, dict[str, Any]]:
-    wanted = ("fingerprint", "inputs", "needs", "product", "files", "facts")
+def _changed_nothing(error: Exception) -> bool:
+    """Tell whether publishing failed before it did anything, or could have without knowing it."""
+    from .hub_errors import is_passing
+
+    lost = error.__cause__ is not None and is_passing(error.__cause__)
+    return not lost and not getattr(error, "done", ())
+
+
+def _read(record: Path) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
     try:
         data = json.loads(record.read_text(encoding="utf-8"))
         pieces: dict[str, dict[str, Any]] = data["pieces"]
-        whole = data["format"] == _FORMAT and all(
-            all(key in piece for key in wanted) for piece in pieces.values()
+        repositories: list[list[str]] = data.get("repositories", [])
+        whole = (
+            data["format"] == _FORMAT
+            and all(_is_piece(piece) for piece in pieces.values())
+            and all(_are_texts(one) and len(one) == 2 for one in repositories)
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
@@ -209,7 +271,22 @@ def _read(record: Path) -> dict[str, dict[str, Any]]:
             f"{record} is no record of this release's runs: name another --run-folder, or delete "
             "the file to make everything anew"
         )
-    return pieces
+    return pieces, repositories
+
+
+def _is_piece(piece: Any) -> bool:
+    """Tell whether what is recorded of a piece has the form that `finished` gives it."""
+    seconds = piece["seconds"]
+    return (
+        all(isinstance(piece[key], str) for key in ("fingerprint", "product"))
+        and all(isinstance(piece[key], dict) for key in ("inputs", "needs", "files", "facts"))
+        and _are_texts([*piece["needs"].values(), *piece["files"].values()])
+        and isinstance(seconds, int | float)
+    )
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _sha256(path: Path) -> str:

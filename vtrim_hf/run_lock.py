@@ -7,7 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-LOCK_FILE = ".lock"
+LOCK_FILE = ".vtrim-run.lock"
+"""No other program makes a file of this name: where it lies, there was a run."""
 
 
 class RunLock:

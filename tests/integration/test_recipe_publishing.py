@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,22 @@ from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.recipe import load_recipe
 from vtrim_hf.recipe_runner import RunReport, run_recipe
+from vtrim_hf.run_folder import replaced_folder
 
 PUBLISH = """\
 publish:
   repo_id: user/sql-draft
   license: apache-2.0
 """
+
+
+def made_then(killed: Callable[..., None]) -> Callable[[Path], Any]:
+    """Return a `replaced_folder` that stops instead of writing what was published."""
+
+    def replaced(path: Path) -> Any:
+        return killed() if path.name == "publish" else replaced_folder(path)
+
+    return replaced
 
 
 def statuses(report: RunReport) -> dict[str, str]:
@@ -72,3 +83,55 @@ def test_a_recipe_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         path.write_text(text.replace("user/sql-draft", "user/small"), encoding="utf-8")
         with pytest.raises(ValueError, match="exists already"):
             run()
+
+
+def test_a_killed_publication_goes_on_and_other_hubs_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_recipe_folder(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    text = RECIPE[: RECIPE.index("measure:")] + "measure: false\n" + PUBLISH
+
+    def write(more: str = "") -> None:
+        path.write_text(text + more, encoding="utf-8")
+
+    def run(**options: Any) -> RunReport:
+        return run_recipe(load_recipe(path), tmp_path / "run", progress=False, **options)
+
+    def killed(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    write()
+    with LocalHub(tmp_path / "hub") as hub, LocalHub(tmp_path / "second") as second:
+        point_client_at(monkeypatch, hub, tmp_path / "cache")
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        with monkeypatch.context() as patch:  # after the commit, before it is recorded
+            patch.setattr("vtrim_hf.recipe_work.replaced_folder", made_then(killed))
+            with pytest.raises(KeyboardInterrupt):
+                run()
+        assert "README.md" in api.list_repo_files("user/sql-draft")
+        assert run(dry_run=True).pieces[-1].status == "will run"
+        assert statuses(run())["publish"] == "done"
+        assert set(statuses(run()).values()) == {"kept"}
+
+        # The same name on another Hub is another repository, by recipe and by environment.
+        other = HfApi(endpoint=second.endpoint, token=second.token)
+        other.create_repo("user/sql-draft")
+        other.upload_file(
+            path_or_fileobj=b"mine", path_in_repo="theirs.txt", repo_id="user/sql-draft"
+        )
+        write(f"  endpoint: {second.endpoint}\n")
+        monkeypatch.setenv("HF_TOKEN", second.token)
+        for dry in (True, False):
+            with pytest.raises(ValueError, match=r"recipe\.yaml:\d+: publish: .*exists already"):
+                run(dry_run=dry)
+        write()
+        point_client_at(monkeypatch, second, tmp_path / "cache2")
+        with pytest.raises(ValueError, match="exists already"):
+            run()
+        assert other.list_repo_files("user/sql-draft").count("README.md") == 0
+        other.delete_repo("user/sql-draft")
+        report = run()
+        assert report.pieces[-1].reason == "changed: endpoint"
+        assert statuses(report)["publish"] == "done"
+        assert "README.md" in other.list_repo_files("user/sql-draft")

@@ -134,3 +134,13 @@ def test_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_has_an_example() -> None:
     assert "vtrim run " in run("--help").output
+    assert "runs/NAME" in run("--help").output
+
+
+def test_quiet_keeps_remarks(folder: Path) -> None:
+    with (folder / "a.jsonl").open("a", encoding="utf-8") as file:
+        file.write("no JSON\n")
+    result = run(folder / "recipe.yaml", "--run-folder", folder / "run", "--until", "count", "-q")
+    assert "skipped a.jsonl:31" in result.stderr
+    assert "done in" not in result.stderr
+    assert "count a:" not in result.stderr

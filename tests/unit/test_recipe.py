@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vtrim_hf import search_vocabulary
 from vtrim_hf.recipe import FromTarget, ModelChoice, load_recipe
+from vtrim_hf.recipe_settings import SMALLEST
 from vtrim_hf.recipe_yaml import RecipeError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,9 +178,31 @@ def changed(old: str, new: str) -> str:
         (changed("sql:\n", "SQL: {train: sql.jsonl}\n  sql:\n"), 5, "differ only in case"),
         (changed("test: sql.jsonl", "floor: 1.5"), 8, "domains.sql.floor must be a number"),
         (changed("test: sql.jsonl", "floor: .nan"), 8, "domains.sql.floor must be a number"),
-        (changed("test: sql.jsonl", "weight: -1"), 8, "at least 0, got -1"),
+        (changed("test: sql.jsonl", "weight: -1"), 8, "of at least 0 and at most 1e+06, got -1"),
         (changed("test: sql.jsonl", "weight: 0"), 5, "weight above 0"),
-        (changed("test: sql.jsonl", "heldout: 1"), 8, "below 1, got 1"),
+        (changed("test: sql.jsonl", "heldout: 1"), 8, "at most 0.9, got 1"),
+        (changed("test: sql.jsonl", "heldout: 0.9999"), 8, "at most 0.9, got 0.9999"),
+        (GOOD + "count: {heldout: 0.95}\n", 9, "at most 0.9"),
+        (changed("test: sql.jsonl", "weight: 1e300"), 8, "at most 1e+06"),
+        (changed("test: sql.jsonl", "weight: 1e-300"), 8, "must be 0 or at least 1e-06"),
+        (changed("test: sql.jsonl", f"weight: 1{'0' * 400}"), 8, "at most 1e+06"),
+        (changed("test: sql.jsonl", "text_column: a"), 8, "no prompts to measure"),
+        (changed("train: sql.jsonl", "train: [sql.jsonl, ./sql.jsonl]"), 7, "twice"),
+        (changed("train: sql.jsonl", f"train: {'x' * 5000}.jsonl"), 7, "no file or folder"),
+        (changed("train: sql.jsonl", "train: ~nobody-of-this-name/x.jsonl"), 7, "no file"),
+        (changed("train: sql.jsonl", 'train: "a\\0.jsonl"'), 7, "holds a NUL"),
+        (changed("sql:", f"{'x' * 300}:"), 6, "at most 100, the first"),
+        (GOOD + f"name: {'x' * 300}\n", 9, "at most 100, the first"),
+        (changed("layers: 24", "draft_length: 1001"), 4, "at most 1,000, got 1001"),
+        (changed("layers: 24", "layers: 10000000000"), 4, "at most 1,000,000,000"),
+        (GOOD + "measure: {prompts: 99999999999999999999}\n", 9, "at most 1,000,000"),
+        (GOOD + f"measure: {{prompts: 1{'0' * 5000}}}\n", 9, "cannot be read"),
+        (GOOD + f"search: {{k_min: 1{'0' * 30}}}\n", 9, "at most 1,000,000,000"),
+        (GOOD + "search: {k_max: 5}\n", 9, "k_min is 50 by default, which is more than k_max, 5"),
+        (GOOD + "search: {seed: 4294967296, method: tpe}\n", 9, "search.seed"),
+        (GOOD + 'search: {keep: ["\\ud800"]}\n', 9, "half a character"),
+        (GOOD + "name: &a b\n<<: *a\n", 10, "merge keys"),
+        (changed("  layers: 24", "  <<: {layers: 24}"), 4, "merge keys"),
         (changed("test: sql.jsonl", "heldout: 0"), 5, "nothing to measure it on"),
         (changed("test: sql.jsonl", "test_split: test"), 8, "needs test"),
         (
@@ -203,11 +228,18 @@ def changed(old: str, new: str) -> str:
         (GOOD + "search: 5\n", 9, "search must be a mapping of fields, got a number"),
         (GOOD + "measure: {prompts: many}\n", 9, "got 'many'"),
         (GOOD + "measure: {plain_dtypes: [float32, int8]}\n", 9, "got 'int8'"),
-        (GOOD + "measure: {min_speedup: 0}\n", 9, "above 0, got 0"),
+        (GOOD + "measure: {min_speedup: 0}\n", 9, "above 0 and at most 1000, got 0"),
         (GOOD + "measure: {compare_full: maybe}\n", 9, "must be true or false"),
         (GOOD + "publish: {}\n", 9, "publish.repo_id is missing"),
         (GOOD + "publish: {repo_id: me/x}\n", 9, "publish.license is missing"),
         (GOOD + "publish: {repo_id: draft}\n", 9, "owner/name"),
+        (GOOD + "publish:\n  repo_id: me/x\n  license: apache2\n", 11, "no licence 'apache2'"),
+        (GOOD + "publish:\n  repo_id: me/x\n  revision: a..b\n", 11, "publish.revision: "),
+        (
+            GOOD + "publish:\n  create_pr: true\n  revision: next\n",
+            11,
+            "publish.create_pr proposes to main",
+        ),
         (GOOD + "publish: {repo_id: me/--x}\n", 9, "no name of a repository"),
         (GOOD + "publish: {repo_id: 'me/{x}'}\n", 9, "no other braces"),
         (GOOD + "publish: {repo_id: 'me/{'}\n", 9, "is no name"),
@@ -260,6 +292,26 @@ def test_aliases_are_cheap_and_work(folder: Path) -> None:
     text = GOOD.replace("train: sql.jsonl", "train: &data sql.jsonl")
     recipe = load_recipe(write(folder, text.replace("test: sql.jsonl", "test: *data")))
     assert recipe.domains[0].test == recipe.domains[0].train[0]
+
+
+def test_null_switches_off_as_false_does(folder: Path) -> None:
+    """And `from_target` says so for one domain against what `count` says for all."""
+    for word in ("false", "null", ""):
+        text = GOOD + f"    from_target: {word}\ncount: {{from_target: true}}\n"
+        recipe = load_recipe(write(folder, text + f"measure: {word}\npublish: {word}\n"))
+        assert (recipe.measure, recipe.publish) == (None, None)
+        assert recipe.domains[0].from_target is None
+        recipe = load_recipe(write(folder, GOOD + f"count: {{from_target: {word}}}\n"))
+        assert recipe.domains[0].from_target is None
+    text = (
+        GOOD + "    from_target: {limit: null}\ncount: {from_target: {limit: 5, batch_size: 2}}\n"
+    )
+    assert load_recipe(write(folder, text)).domains[0].from_target == FromTarget(batch_size=2)
+
+
+def test_the_smallest_size_is_that_of_the_search() -> None:
+    default = inspect.signature(search_vocabulary).parameters["k_min"].default
+    assert default == SMALLEST
 
 
 def test_a_recipe_is_a_value(folder: Path) -> None:

@@ -22,7 +22,8 @@ from tiny_models import perturbed
 from vtrim_hf import DecodeReport, SearchResult, TokenCounts, TrimmedDraftForCausalLM
 from vtrim_hf.recipe import load_recipe
 from vtrim_hf.recipe_runner import RunReport, run_recipe
-from vtrim_hf.run_lock import RunLock
+from vtrim_hf.run_folder import RunFolder
+from vtrim_hf.run_lock import LOCK_FILE, RunLock
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ["count a", "count b", "search", "trim", "measure"]
@@ -89,7 +90,7 @@ def test_the_folder_holds_everything(finished: Path) -> None:
     text = (place / "report.md").read_text("utf-8")
     assert f"{result.k} of 300 ids" in text
     assert "](search/search.png)" in text
-    assert not [path for path in place.rglob(".*") if path.name != ".lock"]
+    assert not [path for path in place.rglob(".*") if path.name != LOCK_FILE]
     assert not list(place.rglob("*.rows.jsonl"))
 
 
@@ -263,7 +264,7 @@ def killing(*args, **kwargs):
 setattr(owner, name, killing)
 from vtrim_hf.recipe import load_recipe
 from vtrim_hf.recipe_runner import run_recipe
-run_recipe(load_recipe(sys.argv[4]), sys.argv[5], progress=False, say=print)
+run_recipe(load_recipe(sys.argv[4]), sys.argv[5], progress=False, on_step=print)
 """
 
 
@@ -305,12 +306,12 @@ def test_a_killed_run_goes_on(
         return row(self, index, *others)
 
     monkeypatch.setattr(DecodingRuns, "row", noted)
-    (place / "count" / ".a.safetensors.x1").write_bytes(b"half")
+    (place / "count" / ".a.safetensors.a1_b2c3d").write_bytes(b"half")
     report = run_recipe(load_recipe(recipe), place, progress=False)
     assert measured == [2, 3]
     assert done(report) == ["measure"]
     assert not list(place.glob("measure/*.rows.jsonl"))
-    assert not [path for path in place.rglob(".*") if path.name != ".lock"]
+    assert not [path for path in place.rglob(".*") if path.name != LOCK_FILE]
     ours, theirs = (
         SearchResult.load(one / "search" / "search.json") for one in (place, finished / "run")
     )
@@ -341,7 +342,7 @@ def test_ctrl_c_leaves_no_half_file(
         }
         with pytest.raises(KeyboardInterrupt):
             run(folder, force=[step])
-    ours = ("versions.json", ".lock")
+    ours = ("versions.json", LOCK_FILE, "report.json", "report.md")
     after = {path: path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()}
     assert {p: d for p, d in after.items() if p.name not in ours} == {
         p: d for p, d in before.items() if p.name not in ours
@@ -365,9 +366,123 @@ def test_a_folder_of_something_else_is_refused(finished: Path, tmp_path: Path) -
     with pytest.raises(ValueError, match="is a file"):
         run_recipe(recipe, tmp_path / "thesis.tex", dry_run=True)
     shutil.copytree(finished / "run", tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text('{"format": 1, "pieces": {"x": 3}}', "utf-8")
-    with pytest.raises(ValueError, match="no record of this release's runs"):
-        run_recipe(recipe, tmp_path / "run")
+    record = tmp_path / "run" / "run.json"
+    good = json.loads(record.read_text("utf-8"))
+    damaged: list[Any] = [
+        {"format": 1, "pieces": {"x": 3}},
+        {"format": 1, "pieces": []},
+        {**good, "repositories": [["http://hub"]]},
+        {**good, "repositories": [[1, 2]]},
+    ]
+    for key, value in (("files", [1]), ("files", {"x": 1}), ("needs", 3), ("seconds", "long")):
+        piece = {**good["pieces"]["search"], key: value}
+        damaged.append({**good, "pieces": {**good["pieces"], "search": piece}})
+    for data in damaged:
+        record.write_text(json.dumps(data), "utf-8")
+        with pytest.raises(
+            ValueError, match=r"no record of this release's runs.* delete the file"
+        ):
+            RunFolder(tmp_path / "run")
+
+
+def test_without_its_record_all_is_made_anew(folder: Path) -> None:
+    """What the message about a damaged record advises."""
+    (folder / "run" / "run.json").unlink()
+    assert done(run(folder, until="search")) == ["count a", "count b", "search"]
+
+
+def test_what_a_user_put_into_the_folder_stays(folder: Path) -> None:
+    place = folder / "run"
+    theirs = [".git/config", ".gitignore", "count/.ipynb_checkpoints/a.safetensors", ".vtrim/x",
+              "count/.notes.safetensors", "search/.keep", "domains/.keep",
+              "notes/.vtrim-tmp-1/x", ".run.json.swp", "count/.a.safetensors.backup",
+              "draft/.search.abcd1234/x"]  # fmt: skip
+    ours = [".vtrim-tmp-abc/new/x", ".run.json.abcd_123", "count/.b.heldout.jsonl.abcd1234",
+            "measure/.decode_report.json.abcd1234", "domains/a/.vtrim-tmp-abc/old/x"]  # fmt: skip
+    for name in (*theirs, *ours):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("x", encoding="utf-8")
+    (place / ".vtrim-tmp-link").symlink_to(folder, target_is_directory=True)
+    run(folder, until="count")
+    assert [name for name in theirs if not (place / name).is_file()] == []
+    assert [name for name in ours if (place / name).exists()] == []
+    assert not (place / ".vtrim-tmp-abc").exists()
+    assert (folder / "recipe.yaml").is_file()
+
+
+def test_a_run_that_fails_leaves_no_report_of_an_earlier_recipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise ValueError("no luck")
+
+    monkeypatch.setattr("vtrim_hf.recipe_work.search_counts", fail)
+    edit(folder, "min_coverage: 0.9", "min_coverage: 0.95")
+    with pytest.raises(ValueError, match="no luck"):
+        run(folder)
+    assert "0.95" in (folder / "run" / "recipe.yaml").read_text("utf-8")
+    assert not list((folder / "run").glob("report.*"))
+
+
+def test_what_is_published_is_noted_before(tmp_path: Path) -> None:
+    """A kill may follow at once; an error that changed nothing is taken back."""
+    from vtrim_hf.hub_errors import PublishError
+
+    def publish(name: str, error: BaseException, *, proposed: bool = False) -> bool:
+        folder = RunFolder(tmp_path)
+
+        def fail() -> None:
+            with folder.publishing("http://hub", name, proposed=proposed) as own:
+                assert own is False
+                assert RunFolder(tmp_path).owns("http://hub", name) is not proposed
+                raise error
+
+        with pytest.raises(type(error)):
+            fail()
+        again = RunFolder(tmp_path)
+        assert not again.owns("http://other", name)
+        return again.owns("http://hub", name)
+
+    RunFolder(tmp_path).begin()
+    assert publish("me/killed", KeyboardInterrupt())
+    assert publish("me/half", PublishError("the upload failed", "again", ["it was created"]))
+    assert not publish("me/taken", PublishError("it exists already", "another name"))
+    assert not publish("me/wrong", ValueError("no licence"))
+    assert not publish("me/theirs", KeyboardInterrupt(), proposed=True)
+    lost = PublishError("the connection was lost", "again")
+    lost.__cause__ = type("ReadError", (OSError,), {"__module__": "httpx"})()
+    assert publish("me/lost", lost)
+    with RunFolder(tmp_path).publishing("http://hub", "me/killed", proposed=False) as own:
+        assert own
+
+
+def test_a_domain_without_a_prompt_is_noticed_when_it_is_counted(folder: Path) -> None:
+    write_rows(folder / "one.jsonl", "fox", 1, 2)
+    edit(folder, "train: b.jsonl", "train: one.jsonl")
+    edit(folder, "heldout: 0.4", "heldout: 0.0001")
+    with pytest.raises(ValueError, match=r"recipe.yaml:\d+: none of the held-out .* greater"):
+        run(folder)
+    edit(folder, "    heldout: 0.0001\n", "    test: a_test.jsonl\n    heldout: 0.9\n")
+    with pytest.raises(ValueError, match=r"recipe.yaml:11: of 1 conversations none is left"):
+        run(folder)
+
+
+def test_a_folder_where_the_run_starts_is_not_taken_for_a_hub_id(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = (finished / "recipe.yaml").read_text("utf-8").replace("small", "me/small")
+    recipe = recipe.replace("train: a.jsonl", "train: me/data")
+    for name in ("target", "a.jsonl", "a_test.jsonl", "b.jsonl"):
+        (tmp_path / name).symlink_to(finished / name)
+    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    loaded = load_recipe(tmp_path / "recipe.yaml")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(finished / "small", elsewhere / "me" / "small")
+    shutil.copyfile(finished / "a.jsonl", elsewhere / "me" / "data")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ValueError, match="2 mistakes") as caught:
+        run_recipe(loaded, tmp_path / "run", dry_run=True)
+    assert str(caught.value).count("which would be read instead") == 2
 
 
 @pytest.mark.parametrize(
@@ -378,6 +493,17 @@ def test_a_folder_of_something_else_is_refused(finished: Path, tmp_path: Path) -
         ("dtype: float32", "layers: 9", 4, "has 2 layers, got 9"),
         ("train: a.jsonl", "train: odd.jsonl", 8, "no row that can be read"),
         ("test: a_test.jsonl", "test: empty.jsonl", 9, "it is empty"),
+        ("test: a_test.jsonl", "test: alone.jsonl", 9, "holds no prompt"),
+        ("train: b.jsonl", "train: alone.jsonl", 11, "holds no prompt"),
+        ("min_coverage: 0.9", "k_min: 301", 14, "the target"),
+        ("min_coverage: 0.9", "multiple_of: 301", 14, "has 300 ids in all"),
+        (
+            "min_coverage: 0.9",
+            "{k_min: 275, k_max: 280, multiple_of: 64}",
+            14,
+            "no multiple of 64",
+        ),
+        ("min_coverage: 0.9", "{k_min: 1, k_max: 1, keep: abc}", 14, "ids must stay"),
     ],
 )
 def test_what_opening_shows_is_a_mistake_with_its_line(
@@ -391,6 +517,8 @@ def test_what_opening_shows_is_a_mistake_with_its_line(
     tokenizer.save_pretrained(folder / "other")
     (folder / "odd.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     (folder / "empty.jsonl").write_text("", encoding="utf-8")
+    alone = {"messages": [{"role": "assistant", "content": "nobody asked"}]}
+    (folder / "alone.jsonl").write_text(json.dumps(alone) + "\n", encoding="utf-8")
     edit(folder, old, new)
     before = (folder / "run" / "report.json").stat().st_mtime_ns
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
@@ -412,15 +540,21 @@ def test_a_missed_goal_withholds_the_draft(folder: Path, monkeypatch: pytest.Mon
     hub = types.ModuleType("vtrim_hf.hub")
     monkeypatch.setattr(hub, "publish", publish, raising=False)
     monkeypatch.setitem(sys.modules, "vtrim_hf.hub", hub)
-    monkeypatch.setattr(
-        "vtrim_hf.recipe_runner.check_publishing",
-        lambda recipe, scope, *, published_before: checked.append(published_before),
-    )
+
+    def check(recipe: Any, scopes: list[str | None], owns: Callable[[str, str], bool]) -> None:
+        checked.extend(owns("http://hub", "me/draft") for _ in scopes)
+
+    monkeypatch.setattr("vtrim_hf.recipe_runner.check_publishing", check)
     edit(folder, "  prompts: 2\n", "  prompts: 2\n  min_speedup: 100\n")
     with (folder / "recipe.yaml").open("a", encoding="utf-8") as file:
-        file.write("publish:\n  repo_id: me/draft\n  license: mit\n")
-    report = run(folder)
+        file.write("publish:\n  repo_id: me/draft\n  license: mit\n  endpoint: http://hub\n")
+    # It is known already that it will be withheld: nobody has to be logged in.
+    assert done(run(folder, dry_run=True), "withheld") == ["publish"]
+    remarks: list[str] = []
+    report = run(folder, say=remarks.append)
     assert report.goal_met is False
+    assert checked == []
+    assert any("withheld" in remark for remark in remarks)
     assert done(report, "withheld") == ["publish"]
     assert published == []
     assert "**missed**" in (folder / "run" / "report.md").read_text("utf-8")
@@ -443,7 +577,7 @@ def test_a_missed_goal_withholds_the_draft(folder: Path, monkeypatch: pytest.Mon
     report = run(folder)
     assert (report.goal_met, done(report)) == (True, ["publish"])
     assert published[1][2]["exist_ok"], "this run made the repository"
-    assert checked == [False, False, True]
+    assert checked == [False, False, True, True], "at the start and again before each"
 
 
 def test_nobody_logged_in_is_noticed_before_any_work(
@@ -457,7 +591,8 @@ def test_nobody_logged_in_is_noticed_before_any_work(
     (tmp_path / "recipe.yaml").write_text(
         text + "publish:\n  repo_id: me/x\n  license: mit\n", encoding="utf-8"
     )
-    with pytest.raises(ValueError, match=r"recipe\.yaml:20: publish: nobody is logged in"):
-        run(tmp_path)
+    for dry in (True, False):
+        with pytest.raises(ValueError, match=r"recipe\.yaml:20: publish: nobody is logged in"):
+            run(tmp_path, dry_run=dry)
     assert not (tmp_path / "run" / "count").exists()
     assert done(run(tmp_path, until="count")) == ["count a", "count b"]

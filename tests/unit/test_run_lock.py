@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vtrim_hf.run_lock import RunLock
+from vtrim_hf.run_lock import LOCK_FILE, RunLock
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
@@ -44,7 +44,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
 def test_it_is_given_back_after_an_error(tmp_path: Path) -> None:
     def fail() -> None:
         with RunLock(tmp_path):
-            assert (tmp_path / ".lock").read_text("utf-8") == f"{os.getpid()}\n"
+            assert (tmp_path / LOCK_FILE).read_text("utf-8") == f"{os.getpid()}\n"
             raise KeyError
 
     with pytest.raises(KeyError):
