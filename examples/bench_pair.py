@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=0.4)
     parser.add_argument("--min-coverage", type=float, default=0.97)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--plain-dtypes", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--output", type=Path, default=Path("bench_pair.json"))
     args = parser.parse_args()
 
@@ -148,6 +149,7 @@ def main() -> None:
         max_new_tokens=args.max_new_tokens,
         num_assistant_tokens=length,
         assistant_confidence_threshold=args.threshold,
+        plain_dtypes=tuple(args.plain_dtypes),
         on_row=kept.add,
         done=kept.rows[1:],
     )

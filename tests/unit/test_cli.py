@@ -221,9 +221,11 @@ def test_a_goal_that_is_missed_exits_with_1(folder: Path, chain: dict[str, Any])
     assert "goal missed" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["count", "search", "trim", "measure"])
+@pytest.mark.parametrize(
+    "command", ["run", "count", "search", "trim", "measure", "publish", "hub serve"]
+)
 def test_help_has_an_example(command: str) -> None:
-    assert f"vtrim {command} " in run(command, "--help").output
+    assert f"vtrim {command} " in run(*command.split(), "--help").output
 
 
 def test_version() -> None:
