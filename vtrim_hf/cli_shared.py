@@ -27,7 +27,7 @@ remarks = Console(stderr=True, highlight=False)
 Target = Annotated[str, typer.Option(help=f"The target: {MODEL_NAME}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars or step lines; remarks stay.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; remarks stay.")]
 
 _OF_AN_EARLIER_SAVE = (*WEIGHTS, "vocabulary-*", "vtrim/coverage.json")
 
