@@ -50,8 +50,10 @@ def make_drafts(target: Any, small: Any, tokenizer: Any, args: Any) -> tuple[Any
         vt.TokenCounts.from_dataset({str(path): str(path)}, tokenizer, vocab_size=width)
         for path in args.train_data
     ]
-    shares = args.train_shares or [1.0] * len(parts)
-    weights = [1e7 * share / part.total() for share, part in zip(shares, parts, strict=True)]
+    weights = None  # every token counts alike
+    if args.train_shares:
+        pairs = zip(args.train_shares, parts, strict=True)
+        weights = [1e7 * share / part.total() for share, part in pairs]
     found = vt.search_vocabulary(
         vt.TokenCounts.merge(*parts, weights=weights),
         vt.LatencyModel.standalone(small.config),
