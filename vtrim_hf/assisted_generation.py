@@ -43,12 +43,12 @@ class DraftSession(Protocol):
 
     A body with `requires_model_outputs` is handed the target's outputs by Transformers, as keyword
     arguments of `catch_up`, and names in `model_kwargs_overrides` what the target's forward needs
-    to be asked for.
+    to be asked for. It answers None while there is nothing to draft from.
     """
 
     requires_model_outputs: bool
 
-    def catch_up(self, input_ids: torch.Tensor) -> torch.Tensor: ...
+    def catch_up(self, input_ids: torch.Tensor, **inputs: Any) -> torch.Tensor | None: ...
 
     def step(self, token: torch.Tensor) -> torch.Tensor: ...
 
@@ -132,6 +132,8 @@ class TrimmedCandidateGenerator(CandidateGenerator):
             return input_ids, None
         ids = input_ids.to(self._input_device)
         logits = self._session.catch_up(input_ids.to(self._device), **session_inputs)
+        if logits is None:
+            return input_ids, None
         drawn_from: list[torch.Tensor] = []
         while True:
             scores = self._scores(ids, logits)

@@ -16,7 +16,7 @@ from .kept_ids import WIDEST
 
 # Raised when a field is added whose absence or presence changes what the weights mean.
 FORMAT_VERSION = 1
-BODIES = ("standalone",)
+BODIES = ("standalone", "eagle3")
 
 _KINDS: dict[str, type] = {
     "head_bias": bool,
@@ -24,6 +24,8 @@ _KINDS: dict[str, type] = {
     "vocabulary_fingerprint": str,
     "vocabulary_provenance": dict,
     "frozen_parameters": list,
+    "target_name": str,
+    "target_layer_ids": list,
 }
 
 # Facts of the body that generation and caches read from a model's top-level config.
@@ -50,13 +52,18 @@ class TrimmedDraftConfig(PreTrainedConfig):
     Args:
         vocab_size: V, the target's padded width.
         draft_vocab_size: k, the number of kept ids and of head rows.
-        body: `"standalone"`, any decoder-only causal language model of the target's tokenizer.
+        body: `"standalone"`, any decoder-only causal language model of the target's tokenizer, or
+            `"eagle3"`, one layer over three of the target's hidden states.
         body_config: the body's own configuration (its `vocab_size` is that of its embeddings).
         head_bias: whether the head has a bias.
         tokenizer_hash: `tokenizer_fingerprint` of the target's tokenizer, or None if unknown.
         vocabulary_fingerprint: fingerprint of the `DraftVocabulary` that the head was cut for.
         vocabulary_provenance: where that vocabulary came from.
         frozen_parameters: names of parameters that stay frozen over a save and a load.
+        target_name: the Hub id of the target that an EAGLE-3 draft was made for, if it has one.
+        target_hidden_size: d of that target.
+        target_num_hidden_layers: its number of layers.
+        target_layer_ids: which three of its `hidden_states` are read, ascending.
         format_version: version of this layout.
 
     Raises:
@@ -71,6 +78,12 @@ class TrimmedDraftConfig(PreTrainedConfig):
         "past_key_values",
         "ignored_labels",
     ]
+    TARGET_FACTS: ClassVar[tuple[str, ...]] = (
+        "target_name",
+        "target_hidden_size",
+        "target_num_hidden_layers",
+        "target_layer_ids",
+    )
     sub_configs_defaults: ClassVar[dict[str, Any]] = {
         "body_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")
     }
@@ -84,6 +97,10 @@ class TrimmedDraftConfig(PreTrainedConfig):
     vocabulary_fingerprint: str | None = None
     vocabulary_provenance: dict[str, Any] | None = None
     frozen_parameters: list[str] | None = None
+    target_name: str | None = None
+    target_hidden_size: int | None = None
+    target_num_hidden_layers: int | None = None
+    target_layer_ids: list[int] | None = None
     format_version: int = FORMAT_VERSION
     tie_word_embeddings: bool = False
     bos_token_id: int | None = None
@@ -133,12 +150,26 @@ class TrimmedDraftConfig(PreTrainedConfig):
                 f"draft_vocab_size must lie in [1, vocab_size={self.vocab_size}], got "
                 f"{self.draft_vocab_size}: vocab_size is the target's width, not the head's"
             )
+        if self.body == "eagle3":
+            self._check_target_facts()
         # The head holds a copy of some rows: tying it to the embeddings would replace it.
         self.tie_word_embeddings = False
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         body_config: Any = self.body_config
         for part in (body_config, body_config.get_text_config()):
             part.tie_word_embeddings = False
+
+    def _check_target_facts(self) -> None:
+        for name in ("target_hidden_size", "target_num_hidden_layers"):
+            _check_whole(name, getattr(self, name))
+        ids, depth = self.target_layer_ids or [], self.target_num_hidden_layers or 0
+        for index in ids:
+            _check_whole("target_layer_ids", index)
+        if len(ids) != 3 or ids != sorted(set(ids)) or not 0 <= ids[0] <= ids[-1] <= depth:
+            raise ValueError(
+                "target_layer_ids must be three ascending indices of the target's hidden states, "
+                f"in [0, {depth}], got {ids}: fetch the draft's config.json again"
+            )
 
     def get_text_config(
         self,

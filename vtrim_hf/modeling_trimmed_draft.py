@@ -25,18 +25,21 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from .assisted_generation import (
+    DraftSession,
     TrimmedCandidateGenerator,
     install_hook,
     make_candidate_generator,
     widen,
 )
-from .compatibility import check_can_roll_back, check_loaded, check_pair, unwrap
+from .compatibility import check_pair
 from .configuration_trimmed_draft import TrimmedDraftConfig
+from .draft_making import DraftMaking
 from .draft_on_hub import DraftOnHub, pinned, take_publishing
+from .eagle_body import EagleBody
+from .eagle_session import EagleSession
 from .losses import next_token_loss
-from .standalone_body import StandaloneSession, build_body, cut_body, load_source
+from .standalone_body import StandaloneSession, build_body
 from .trimmed_head import TrimmedHead, refuse_unfit_weights, remove_other_weights
-from .vocabulary import DraftVocabulary
 
 # The field is named `past_key_values` in Transformers 5.23, `cache` from 5.24 on.
 _CACHE = (
@@ -64,7 +67,7 @@ class TrimmedDraftOutput(CausalLMOutputWithPast):
     ignored_labels: torch.Tensor | None = None
 
 
-class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class TrimmedDraftForCausalLM(DraftMaking, DraftOnHub, TrimmedHead, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A draft model with the vocabulary that a domain really uses.
 
     Make one with `from_draft_model`, bring one back with `from_pretrained` (or
@@ -90,75 +93,17 @@ class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, Generati
 
     def __init__(self, config: TrimmedDraftConfig) -> None:
         super().__init__(config)
-        self.body = build_body(config)
+        self.body: Any
+        if config.body == "eagle3":
+            rows, body_config = int(config.draft_vocab_size or 0), config.body_config
+            self.body = EagleBody(body_config, rows, config.head_bias)
+        else:
+            self.body = build_body(config)
         self._register_table()
         # Fresh, not a copy of the target's: that may not even be valid here.
         special = {name: getattr(config, name) for name in _SPECIAL_IDS}
         self.generation_config = GenerationConfig(**DRAFTING_DEFAULTS, **special)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def from_draft_model(
-        cls,
-        model_or_name: PreTrainedModel | str | Path,
-        vocabulary: DraftVocabulary,
-        *,
-        target: Any = None,
-        layers: int | None = None,
-        **from_pretrained_kwargs: Any,
-    ) -> TrimmedDraftForCausalLM:
-        """Cut the head of an existing small model; nothing is trained.
-
-        Args:
-            model_or_name: any decoder-only causal language model of the target's tokenizer, or the
-                Hub id or folder of one. A model that is passed is left as it was.
-            vocabulary: the kept ids, of the target's width.
-            target: the target, if at hand: the pair is checked, and eos, bos and pad are taken
-                from it (`pipeline` compares them).
-            layers: keep only this many of the first layers.
-            from_pretrained_kwargs: for loading by name (`dtype`, `revision`, `device_map`, ...).
-
-        Raises:
-            TypeError: if the model or `target` is no Transformers model, `vocabulary` no
-                vocabulary, or there are settings for loading although nothing is loaded.
-            ValueError: if the model is no decoder-only causal language model, holds adapters or is
-                trimmed already, its head is quantised or has no row for a kept id, it keeps a
-                state that cannot roll back, or it does not fit `target`.
-        """
-        if not hasattr(vocabulary, "to_draft"):
-            raise TypeError(
-                f"vocabulary must be a DraftVocabulary, got {type(vocabulary).__name__}: make one "
-                "with DraftVocabulary.from_ids(ids, vocab_size=...)"
-            )
-        if target is not None:
-            check_loaded(target, "target")
-        source = load_source(model_or_name, **from_pretrained_kwargs)
-        check_can_roll_back(source, "draft")
-        body = cut_body(source, vocabulary.ids, layers)
-        head = body.get_output_embeddings()
-        special = (unwrap(target) if target is not None else source).config.get_text_config()
-        taken_over: dict[str, Any] = {n: getattr(special, n, None) for n in _SPECIAL_IDS}
-        taken_over["attn_implementation"] = body.config._attn_implementation
-        config = TrimmedDraftConfig(
-            vocab_size=vocabulary.vocab_size,
-            draft_vocab_size=len(vocabulary),
-            body_config=body.config,
-            head_bias=head.bias is not None,
-            tokenizer_hash=vocabulary.tokenizer_hash,
-            vocabulary_fingerprint=vocabulary.fingerprint,
-            vocabulary_provenance=dict(vocabulary.provenance) or None,
-            dtype=body.dtype,
-            **taken_over,
-        )
-        with torch.device("meta"):
-            draft = cls(config)
-        draft.body = body
-        if not vocabulary.is_full:
-            draft.kept_ids = vocabulary.ids.to(head.weight.device, copy=True)
-        draft.eval()  # type: ignore[no-untyped-call]
-        if target is not None:
-            check_pair(target, draft)
-        return draft
 
     @classmethod
     def from_pretrained(
@@ -224,7 +169,19 @@ class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, Generati
         """
         self._prove_table_once()
         mask = (call.get("model_kwargs") or {}).get("attention_mask")
-        session = StandaloneSession(self.body, mask, self._embedding_rows)
+        session: DraftSession
+        if self.config.body == "standalone":
+            session = StandaloneSession(self.body, mask, self._embedding_rows)
+        else:
+            # Before the session, which asks the target for what another one may not have.
+            check_pair(call["target"], self)
+            session = EagleSession(
+                self.body,
+                self.config.target_layer_ids,
+                call["target"].get_input_embeddings(),
+                mask,
+                all_states=bool(call["generation_config"].output_hidden_states),
+            )
         return make_candidate_generator(self, session, **call)
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -240,6 +197,7 @@ class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, Generati
         logits_to_keep: int | torch.Tensor = 0,
         past_key_values: Any = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        target_hidden_states: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> TrimmedDraftOutput:
         """Compute logits of the target's width.
@@ -249,15 +207,18 @@ class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, Generati
             attention_mask: 1 for real tokens, [batch, length so far].
             position_ids: int64 [batch, length].
             cache: the body's cache; `past_key_values` is its older name.
-            inputs_embeds: instead of `input_ids`, [batch, length, hidden].
-            labels: token ids of the target, int64 [batch, length]; -100 and ids outside the
-                vocabulary are left out of the loss.
+            inputs_embeds: instead of `input_ids`, [batch, length, hidden]. An EAGLE-3 draft reads
+                the target's embeddings of tokens t+1 here, beside the states at t.
+            labels: token ids of the target, int64 [batch, length], of the same tokens as the
+                inputs; -100 and ids outside the vocabulary are left out of the loss.
             use_cache: whether to return a cache.
             logits_to_keep: compute logits of the last n positions only (0: all), or of the given
                 positions.
             past_key_values: see `cache`.
             num_items_in_batch: divide the summed loss by this instead of the number of labels that
                 counted, as `Trainer` asks for when it accumulates gradients.
+            target_hidden_states: of an EAGLE-3 draft only: the target's `hidden_states[i]` for i
+                in `config.target_layer_ids`, side by side, [batch, length, 3 hidden].
             kwargs: passed to the body; `return_dict=False` gives a plain tuple.
 
         Returns:
@@ -265,24 +226,45 @@ class TrimmedDraftForCausalLM(DraftOnHub, TrimmedHead, PreTrainedModel, Generati
             the loss and the number of labels left out.
 
         Raises:
-            ValueError: if the kept ids are unset or wrong, or there is not one label a position.
+            ValueError: if the kept ids are unset or wrong, there is not one label a position, or
+                an EAGLE-3 draft lacks the target's states or embeddings.
         """
         self._prove_table_once()
-        if input_ids is not None:
-            # Ids of the target's padding may have no embedding here.
-            input_ids = input_ids.clamp(max=self._embedding_rows - 1)
         given = cache if cache is not None else past_key_values
-        output = self.body(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            logits_to_keep=logits_to_keep,
-            return_dict=True,
-            **({_CACHE: given} if given is not None else {}),
-            **kwargs,
-        )
+        if self.config.body == "eagle3":
+            if inputs_embeds is None or target_hidden_states is None:
+                raise ValueError(
+                    "an EAGLE-3 draft reads its target's hidden states and embeddings: use it as "
+                    "target.generate(..., assistant_model=draft), or call it with "
+                    "target_hidden_states (config.target_layer_ids, side by side) at t and "
+                    "inputs_embeds=target.get_input_embeddings()(ids) of the tokens at t+1"
+                )
+            read = self.body(
+                inputs_embeds,
+                target_hidden_states,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                cache=given,
+                logits_to_keep=logits_to_keep,
+            )
+            output = CausalLMOutputWithPast(
+                logits=read.logits, hidden_states=(read.state,), **{_CACHE: given}
+            )
+        else:
+            if input_ids is not None:
+                # Ids of the target's padding may have no embedding here.
+                input_ids = input_ids.clamp(max=self._embedding_rows - 1)
+            output = self.body(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                use_cache=use_cache,
+                logits_to_keep=logits_to_keep,
+                return_dict=True,
+                **({_CACHE: given} if given is not None else {}),
+                **kwargs,
+            )
         loss = ignored = None
         if labels is not None:
             loss, ignored = next_token_loss(

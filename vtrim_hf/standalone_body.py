@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from huggingface_hub.errors import HFValidationError
@@ -132,25 +132,25 @@ def cut_body(
     """
     if layers is not None:
         layers = whole_number(layers, "layers")
-    head = model.get_output_embeddings()
-    _check_head(model, head, kept_ids)
-    rows = kept_ids.to(head.weight.device)
-    new_head = nn.Linear(head.in_features, rows.numel(), bias=head.bias is not None, device="meta")
-    new_head.weight = nn.Parameter(head.weight.detach()[rows].clone())
-    if head.bias is not None:
-        new_head.bias = nn.Parameter(head.bias.detach()[rows].clone())
+    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None):
+        _refuse_head(model)
+    rows = rows_of_head(model, kept_ids)
+    head: Any = model.get_output_embeddings()
+    new_head = nn.Linear(head.in_features, len(kept_ids), bias="bias" in rows, device="meta")
+    for name, numbers in rows.items():
+        setattr(new_head, name, nn.Parameter(numbers))
     # The memo puts the new head where the copy meets the old one; a tied head's weight is also the
     # embedding's, which is copied whole.
     body: PreTrainedModel = copy.deepcopy(model, {id(head): new_head})
     body.config.tie_word_embeddings = False
-    body.config.name_or_path = _public_name(body.config.name_or_path)
+    body.config.name_or_path = public_name(body.config.name_or_path)
     if layers is not None:
         _keep_first_layers(body, layers)
     body.eval()
     return body
 
 
-def _public_name(name: str | None) -> str:
+def public_name(name: str | None) -> str:
     """Keep a Hub id; a folder of this machine, even a deleted one, is nobody else's business."""
     try:
         validate_repo_id(name or "")
@@ -159,26 +159,65 @@ def _public_name(name: str | None) -> str:
     return "" if name is None or Path(name).exists() else name
 
 
-def _check_head(model: PreTrainedModel, head: Any, kept_ids: torch.Tensor) -> None:
+def rows_of_head(model: Any, ids: torch.Tensor, like: Any = None) -> dict[str, torch.Tensor]:
+    """Copy the rows of a model's head that stand for some ids.
+
+    Args:
+        model: a causal language model with a plain linear head.
+        ids: int64 [n], ascending.
+        like: a head that the rows shall fit: one of the same width, and with a bias or without.
+
+    Returns:
+        `weight` [n, d], and `bias` [n] where the head has one.
+
+    Raises:
+        ValueError: if the head is quantised, missing, offloaded, has no row for an id, or its rows
+            do not fit.
+    """
     name = type(model).__name__
-    quantised = getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None)
-    if quantised or (isinstance(head, nn.Module) and type(head) is not nn.Linear):
-        raise ValueError(
-            f"rows are cut from a plain linear head, but {name} is quantised or its head is a "
-            f"{type(head).__name__}: load the draft unquantised (dtype=torch.bfloat16), cut it, "
-            "and quantise the cut draft if need be"
-        )
+    head = model.get_output_embeddings()
+    if isinstance(head, nn.Module) and type(head) is not nn.Linear:
+        _refuse_head(model)
     if head is None:
         raise ValueError(
             f"{name} has no language-model head to cut: load it with AutoModelForCausalLM"
         )
-    last = int(kept_ids[-1])
+    if head.weight.is_meta:
+        raise ValueError(
+            f"the head of {name} is offloaded, its rows cannot be read: load the model with its "
+            "head on a device (device_map)"
+        )
+    last = int(ids[-1])
     if last >= head.weight.shape[0]:
         raise ValueError(
-            f"the draft's head has {head.weight.shape[0]} rows, but the vocabulary keeps id "
+            f"the head of {name} has {head.weight.shape[0]} rows, but the vocabulary keeps id "
             f"{last}: target and draft must share one tokenizer; ids of the target's padding "
             "cannot be kept"
         )
+    if like is not None and (
+        head.in_features != like.in_features or (head.bias is None) != (like.bias is None)
+    ):
+        raise ValueError(
+            f"rows of {name}'s head do not fit the draft's: {_head_shape(head)} and "
+            f"{_head_shape(like)}; pass the model that the draft's head was copied from"
+        )
+    rows = ids.to(head.weight.device)
+    found = {"weight": head.weight.detach()[rows].clone()}
+    if head.bias is not None:
+        found["bias"] = head.bias.detach()[rows].clone()
+    return found
+
+
+def _refuse_head(model: Any) -> NoReturn:
+    raise ValueError(
+        f"rows are cut from a plain linear head, but {type(model).__name__} is quantised or its "
+        f"head is a {type(model.get_output_embeddings()).__name__}: load the model unquantised "
+        "(dtype=torch.bfloat16), cut it, and quantise the cut draft if need be"
+    )
+
+
+def _head_shape(head: nn.Linear) -> str:
+    return f"{head.in_features} wide {'without' if head.bias is None else 'with'} a bias"
 
 
 def _keep_first_layers(body: PreTrainedModel, layers: int) -> None:
@@ -226,7 +265,7 @@ class StandaloneSession:
         )
         self._seen = torch.empty(1, 0, dtype=torch.long, device=body.device)
 
-    def catch_up(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def catch_up(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         """Follow the target: drop guesses it rejected, read what is new.
 
         Args:

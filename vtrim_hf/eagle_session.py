@@ -1,0 +1,130 @@
+"""One run of `generate` with an EAGLE-3 body: the target's real states in, guesses on top of them.
+
+The entry at position t of the draft's cache was read from the target's states at t and the embedding
+of token t+1. Guesses add entries that were read from the draft's own states instead; they are taken
+back before the next round, so that what stays is of real states only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from .eagle_body import EagleBody
+
+# Cosines and sines are computed for so many more positions at a time.
+_POSITIONS = 256
+
+
+class EagleSession:
+    """The draft's side of one run of `generate`.
+
+    Args:
+        body: the draft's body.
+        layer_ids: which of the target's hidden states are read (`hidden_states[i]`).
+        embeddings: the target's own input embeddings, wherever they are.
+        attention_mask: of the prompt, [1, length]; masked tokens are left out.
+        all_states: whether the user wants all hidden states anyway.
+    """
+
+    requires_model_outputs = True
+
+    def __init__(
+        self,
+        body: EagleBody,
+        layer_ids: Sequence[int],
+        embeddings: torch.nn.Module,
+        attention_mask: torch.Tensor | None,
+        all_states: bool = False,
+    ) -> None:
+        self.model_kwargs_overrides = {
+            "output_hidden_states": True if all_states else list(layer_ids)
+        }
+        self._body = body
+        self._layer_ids = tuple(layer_ids)
+        self._embeddings = embeddings
+        padded = attention_mask is not None and not bool(attention_mask.all())
+        self._mask = attention_mask.bool() if padded and attention_mask is not None else None
+        self._packed = body.pack()
+        self._cache = DynamicCache(config=body.config)
+        self._real = 0  # entries that were read from real states
+        self._state: torch.Tensor | None = None
+        self._rope: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def catch_up(
+        self, input_ids: torch.Tensor, *, model_outputs: Any = None, **_: Any
+    ) -> torch.Tensor | None:
+        """Follow the target: drop the guesses, read the states of its last forward.
+
+        Args:
+            input_ids: all real tokens so far, int64 [1, length]; the target has not read the last.
+            model_outputs: of the target's last forward, with its hidden states; None before it.
+
+        Returns:
+            Logits of the next token in draft space, [1, k]; None as long as there are no states.
+
+        Raises:
+            ValueError: if the states asked for are not there.
+        """
+        if model_outputs is None:
+            return None
+        if self._mask is not None:
+            # As if the text had never held what is masked; what comes later never is.
+            more = self._mask.new_ones(1, input_ids.shape[1] - self._mask.shape[1])
+            input_ids = input_ids[torch.cat([self._mask, more], dim=1).to(input_ids.device)][None]
+        guessed = self._cache.get_seq_length() - self._real
+        if guessed:
+            self._cache.crop(-guessed)
+        new = input_ids.shape[1] - 1 - self._real
+        features = self._features(model_outputs)[:, :new]
+        self._read(input_ids[:, -new:], target_hidden_states=features)
+        self._real += new
+        return self._logits
+
+    def step(self, token: torch.Tensor) -> torch.Tensor:
+        """Read one guessed token, int64 [1, 1]; return the next token's logits, [1, k]."""
+        self._read(token, state=self._state)
+        return self._logits
+
+    def _read(self, tokens: torch.Tensor, **source: torch.Tensor | None) -> None:
+        table = self._embeddings.weight
+        # Where the weight is elsewhere for the time being, the module moves its input itself.
+        place = tokens.device if table.is_meta else table.device  # type: ignore[union-attr]
+        embeds = self._embeddings(tokens.to(place))
+        start = self._cache.get_seq_length()
+        read = self._body(
+            embeds.to(self._body.device, self._body.dtype),
+            cache=self._cache,
+            logits_to_keep=1,
+            rope=self._turns(start, start + tokens.shape[1]),
+            packed=self._packed,
+            **source,
+        )
+        self._logits: torch.Tensor = read.logits[:, -1]
+        self._state = read.state[:, -1:]
+
+    def _turns(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._rope is None or self._rope[0].shape[1] < end:
+            positions = torch.arange(end + _POSITIONS, device=self._body.device)[None]
+            self._rope = self._body.rope(positions, self._body.norm.weight)
+        cosines, sines = self._rope
+        return cosines[:, start:end], sines[:, start:end]
+
+    def _features(self, model_outputs: Any) -> torch.Tensor:
+        states = getattr(model_outputs, "hidden_states", None) or ()
+        last = max(self._layer_ids)
+        if len(states) <= last or any(states[layer] is None for layer in self._layer_ids):
+            raise ValueError(
+                f"the draft reads the target's hidden_states[{last}], but its forward gave "
+                f"{len(states)} of them: it must answer output_hidden_states as Transformers' own "
+                "models do; use a draft with a standalone body (from_draft_model) for this target"
+            )
+        side_by_side = [
+            states[layer].to(self._body.device, self._body.dtype) for layer in self._layer_ids
+        ]
+        features = torch.cat(side_by_side, dim=-1)
+        prompt = self._mask is not None and self._real == 0
+        return features[self._mask.to(features.device)][None] if prompt else features  # type: ignore[union-attr]
