@@ -20,6 +20,8 @@ import pdoc.render
 
 MODULES = (
     "vtrim_hf",
+    "vtrim_hf.draft_making",
+    "vtrim_hf.draft_on_hub",
     "vtrim_hf.recipe",
     "vtrim_hf.recipe_runner",
     "vtrim_hf.coverage_metadata",

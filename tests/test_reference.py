@@ -26,12 +26,12 @@ def reference() -> Any:
 def test_it_builds_and_holds_every_public_name(reference: Any, tmp_path: Path) -> None:
     reference.build(tmp_path)
     page = (tmp_path / "vtrim_hf.html").read_text(encoding="utf-8")
-    assert 'id="TrimmedDraftForCausalLM.from_draft_model"' in page
+    assert 'id="TrimmedDraftForCausalLM.from_pretrained"' in page
     (tmp_path / "vtrim_hf.html").write_text(
-        page.replace('id="TrimmedDraftForCausalLM.from_draft_model"', "")
+        page.replace('id="TrimmedDraftForCausalLM.from_pretrained"', "")
     )
     assert reference.not_on_page(tmp_path) == [
-        "vtrim_hf: TrimmedDraftForCausalLM.from_draft_model"
+        "vtrim_hf: TrimmedDraftForCausalLM.from_pretrained"
     ]
 
 

@@ -153,7 +153,8 @@ def _config(kind: str, overrides: dict[str, Any]) -> Any:
     raise ValueError(f"kind must be one of {(*KINDS, 'gemma3')}, got {kind!r}")
 
 
-def _let_layers_outweigh_the_scaled_embedding(model: PreTrainedModel) -> None:
+def let_layers_outweigh_the_scaled_embedding(model: PreTrainedModel) -> None:
+    """Give a Gemma wide norms, as `make_tiny` does."""
     # Gemma's embedding is scaled and tied: with unit norms the head would echo the last token,
     # and Gemma3's normed queries and keys would look at all positions alike.
     for name, parameter in model.named_parameters():
@@ -179,7 +180,7 @@ def make_tiny(
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if kind.startswith("gemma"):
-        _let_layers_outweigh_the_scaled_embedding(model)
+        let_layers_outweigh_the_scaled_embedding(model)
     with torch.no_grad():  # rows beyond the tokenizer are next to nothing in real checkpoints
         model.get_output_embeddings().weight[VOCAB_SIZE:] *= 0.01
     model.generation_config = GenerationConfig(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .calibrating import calibrate_confidence
 from .compatibility import check_call, check_pair
 from .configuration_trimmed_draft import TrimmedDraftConfig
 from .decode_report import DecodeReport
+from .exporting import export_draft
 from .hub import publish
 from .latency import LatencyModel
 from .measuring import measure_decoding
@@ -15,10 +20,16 @@ from .search_result import SearchResult
 from .token_counts import TokenCounts
 from .vocabulary import DraftVocabulary
 
+if TYPE_CHECKING:
+    from .training import DraftTrainer
+    from .training_arguments import DraftTrainingArguments
+
 __version__ = "0.1.0"
 
 __all__ = [
     "DecodeReport",
+    "DraftTrainer",
+    "DraftTrainingArguments",
     "DraftVocabulary",
     "LatencyModel",
     "SearchResult",
@@ -26,10 +37,22 @@ __all__ = [
     "TrimmedDraftConfig",
     "TrimmedDraftForCausalLM",
     "__version__",
+    "calibrate_confidence",
     "check_call",
     "check_pair",
+    "export_draft",
     "measure_decoding",
     "publish",
     "required_token_ids",
     "search_vocabulary",
 ]
+
+# Transformers' trainer brings accelerate and datasets along: loaded when first asked for.
+_LATER = {"DraftTrainer": "training", "DraftTrainingArguments": "training_arguments"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

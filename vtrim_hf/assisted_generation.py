@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +23,8 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.generation import CandidateGenerator, StopStringCriteria
 
 from .compatibility import check_call
+from .confidence import confidence_rule
+from .draft_length import draft_length
 from .draft_space import DraftSpaceProcessors, certain, choose_rows, widen
 
 __all__ = [
@@ -56,10 +60,10 @@ class DraftSession(Protocol):
 class TrimmedCandidateGenerator(CandidateGenerator):
     """Proposes tokens of one trimmed draft for one run of `generate`.
 
-    Draft length, schedule and threshold are read from the draft's own `generation_config`
-    (`num_assistant_tokens`, `num_assistant_tokens_schedule`, `assistant_confidence_threshold`) and
-    never written back. `do_sample=False` there makes the draft greedy even when the target
-    samples.
+    How many tokens it proposes is set in the draft's own `generation_config`, which is never
+    written: `num_assistant_tokens` and `num_assistant_tokens_schedule` (`draft_length.py`),
+    `assistant_confidence_threshold` and `assistant_confidence_calibration` (`confidence.py`).
+    `do_sample=False` there makes the draft greedy even when the target samples.
 
     Tokens are chosen where the prompt is, for there the processors' own tensors are too; the
     session runs where the draft is.
@@ -74,6 +78,11 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         device: the draft's device.
         input_device: the prompt's device; the draft's own if not given.
         stop_strings: tells whether a text ends with a stop string, if the call has any.
+        clock: seconds from some start, for the schedule `adaptive`.
+
+    Attributes:
+        length: the schedule of this run.
+        confidence: what ends a draft early; None if nothing does.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         device: torch.device,
         input_device: torch.device | None = None,
         stop_strings: StopStringCriteria | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._session = session
         self._device = device
@@ -96,6 +106,8 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         self._vocab_size = vocab_size
         self._processors = DraftSpaceProcessors(logits_processor, self._kept_ids, vocab_size)
         self._stop_strings = stop_strings
+        # Only these look at the text while it is drafted.
+        self._text_matters = bool(self._processors) or stop_strings is not None
         self._max_length = settings.max_length
         self._sampling_target = bool(settings.do_sample)
         # Guesses may be dropped before a stop string only if they were not drawn at random.
@@ -106,10 +118,8 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         )
         eos = settings.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos or ())
-        self._length = int(draft_settings.num_assistant_tokens or 0)
-        self._proposed = 0
-        self._schedule = draft_settings.num_assistant_tokens_schedule
-        self._threshold = float(draft_settings.assistant_confidence_threshold or 0.0)
+        self.length = draft_length(draft_settings, sampling=self._sampling_target, clock=clock)
+        self.confidence = confidence_rule(draft_settings)
         self.requires_model_outputs = session.requires_model_outputs
         self.model_kwargs_overrides = getattr(session, "model_kwargs_overrides", {})
 
@@ -126,36 +136,52 @@ class TrimmedCandidateGenerator(CandidateGenerator):
             The ids with n proposals behind them, [1, length + n], and, when the target samples,
             the scores that each proposal was drawn from in the target's width, [1, n, V].
         """
-        self._proposed = 0
-        most = min(self._length, self._max_length - input_ids.shape[1] - 1)
-        if most <= 0:
-            return input_ids, None
-        ids = input_ids.to(self._input_device)
-        logits = self._session.catch_up(input_ids.to(self._device), **session_inputs)
-        if logits is None:
-            return input_ids, None
+        self.length.asked()
+        most = min(self.length.current, self._max_length - input_ids.shape[1] - 1)
+        tokens: list[torch.Tensor] = []
         drawn_from: list[torch.Tensor] = []
-        while True:
-            scores = self._scores(ids, logits)
-            if scores is None:
-                break
-            row = choose_rows(scores, self._sample)
-            token = row if self._kept_ids is None else self._kept_ids[row]
-            longer = torch.cat([ids, token], dim=1)
-            if self._stop_strings is not None and bool(self._stop_strings(longer, None)[0]):
-                # Left to the target, which then ends there: nothing is checked in mid-draft.
-                break
-            ids = longer
-            self._proposed += 1
-            if self._sampling_target:
-                drawn_from.append(scores if self._sample else certain(scores, row))
-            # The guess itself stays: undoing a draw would change the law of what is proposed.
-            if self._proposed == most or int(token) in self._eos or self._unsure(scores, row):
-                break
-            logits = self._session.step(token.to(self._device))
+        if most > 0:
+            logits = self._session.catch_up(input_ids.to(self._device), **session_inputs)
+            if logits is not None:
+                if self.confidence is not None:
+                    self.confidence.begin()
+                self._draft(input_ids.to(self._input_device), logits, most, tokens, drawn_from)
+        self.length.handed_over(most, len(tokens))
+        if not tokens:
+            return input_ids, None
+        ids = torch.cat([input_ids.to(self._input_device), *tokens], dim=1)
         if not drawn_from:
             return ids, None
         return ids, widen(torch.stack(drawn_from, dim=1), self._kept_ids, self._vocab_size)
+
+    def _draft(
+        self,
+        text: torch.Tensor,
+        logits: torch.Tensor,
+        most: int,
+        tokens: list[torch.Tensor],
+        drawn_from: list[torch.Tensor],
+    ) -> None:
+        while True:
+            scores = self._scores(text, logits)
+            if scores is None:
+                return
+            row = choose_rows(scores, self._sample)
+            token = row if self._kept_ids is None else self._kept_ids.take(row)
+            if self._text_matters:
+                text = torch.cat([text, token], dim=1)
+            if self._stop_strings is not None and bool(self._stop_strings(text, None)[0]):
+                # Left to the target, which then ends there: nothing is checked in mid-draft.
+                return
+            if not tokens:
+                self.length.first_chosen()
+            tokens.append(token)
+            if self._sampling_target:
+                drawn_from.append(scores if self._sample else certain(scores, row))
+            # The guess itself stays: undoing a draw would change the law of what is proposed.
+            if len(tokens) == most or self._ends(scores, row, token):
+                return
+            logits = self._session.step(token.to(self._device))
 
     def update_candidate_strategy(
         self,
@@ -163,23 +189,23 @@ class TrimmedCandidateGenerator(CandidateGenerator):
         scores: torch.Tensor,  # noqa: ARG002
         num_matches: int,
     ) -> None:
-        """Follow a `heuristic` schedule within this run; others leave the length alone."""
-        if self._schedule in ("heuristic", "heuristic_transient") and self._proposed:
-            all_accepted = num_matches == self._proposed
-            self._length = self._length + 2 if all_accepted else max(1, self._length - 1)
+        """Tell the schedule of this run how many of the last proposals were accepted."""
+        self.length.checked(int(num_matches))
 
-    def _scores(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor | None:
-        logits = logits.to(self._input_device)
-        if not (self._sampling_target or self._processors):
-            return logits
-        # What is drawn and what is reported as its law must be the same float32 numbers.
-        return self._processors(ids, logits.float())
+    def _scores(self, text: torch.Tensor, logits: torch.Tensor) -> torch.Tensor | None:
+        # What is drawn and what is reported as its law must be the same float32 numbers; and the
+        # largest of them is found several times faster than of a half-precision row.
+        scores = logits.to(self._input_device, torch.float32)
+        return self._processors(text, scores) if self._processors else scores
 
-    def _unsure(self, scores: torch.Tensor, row: torch.Tensor) -> bool:
-        if self._threshold <= 0:
-            return False
-        probability = scores.float().softmax(dim=-1).gather(1, row)
-        return probability.item() < self._threshold
+    def _ends(self, scores: torch.Tensor, row: torch.Tensor, token: torch.Tensor) -> bool:
+        if self.confidence is None:
+            return bool(self._eos) and int(token) in self._eos
+        # Asked for before the first number is waited for.
+        probability = scores.softmax(dim=-1).gather(1, row)
+        if self._eos and int(token) in self._eos:
+            return True
+        return self.confidence.doubts(probability.item())
 
 
 def make_candidate_generator(

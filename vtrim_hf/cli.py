@@ -14,10 +14,12 @@ import typer
 
 from .cli_counting import count, search
 from .cli_drafting import measure, trim
+from .cli_exporting import export
 from .cli_hub import hub
 from .cli_publishing import publish
 from .cli_running import run
 from .cli_shared import out
+from .cli_training import train
 
 app = typer.Typer(
     name="vtrim",
@@ -27,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, count, search, trim, measure, publish):
+for command in (run, count, search, trim, train, measure, export, publish):
     app.command()(command)
 app.add_typer(hub)
 

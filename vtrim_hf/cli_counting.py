@@ -247,10 +247,10 @@ def _latency(
     from .steps import make_latency
 
     if draft is None:
-        if body is Body.standalone or cost is Cost.measured or layers is not None:
+        if body is Body.standalone or layers is not None:
             raise ValueError(
-                "--body standalone, --cost measured and --layers need the draft that is to be "
-                "cut: name it with --draft"
+                "--body standalone and --layers need the draft that is to be cut: name it with "
+                "--draft"
             )
         remarks.print("weighing the EAGLE-3 body; name --draft to weigh a draft that is cut")
         return make_latency(target, cost=cost.value)

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
+from transformers.utils import logging
 
 from .processor_state import stateful_complaint
 from .vocabulary import HasVocabulary, tokenizer_fingerprint
+
+logger: Any = logging.get_logger(__name__)
 
 # Layer kinds whose state cannot be taken back to an earlier token, also where the model's class
 # does not say so itself (`_is_stateful`).
@@ -74,6 +78,8 @@ def check_pair(
         )
     _check_tokenizers(draft, tokenizer, draft_tokenizer)
     check_can_roll_back(target, "target")
+    if getattr(draft.config, "target_layer_ids", None) is not None:
+        _check_own_target(target, draft)
 
 
 def check_call(
@@ -197,6 +203,30 @@ def _check_tokenizers(
             )
 
 
+def _check_own_target(target: Any, draft: Any) -> None:
+    """A draft that reads hidden states was made for one target's."""
+    text, made_for = target.config.get_text_config(decoder=True), draft.config
+    known = made_for.target_name or "another target"
+    for name, ours, theirs in (
+        ("hidden states of width", made_for.target_hidden_size, text.hidden_size),
+        ("layers", made_for.target_num_hidden_layers, text.num_hidden_layers),
+    ):
+        if ours != theirs:
+            raise ValueError(
+                f"this draft reads the hidden states of {known}, with {name} {ours}, but target "
+                f"{_name(target)} has {name} {theirs}: use the target it was made for, or make a "
+                "draft with TrimmedDraftForCausalLM.for_target"
+            )
+    name = getattr(target.config, "name_or_path", "")
+    # A folder's name says nothing, a Hub id does.
+    known = made_for.target_name and "/" in name and not Path(name).exists()
+    if known and name != made_for.target_name:
+        logger.warning_once(
+            f"This draft was made for {made_for.target_name} and is used with {name}: the text "
+            "stays the target's, but few of the draft's tokens may be accepted."
+        )
+
+
 def _unreached(settings: GenerationConfig) -> str | None:
     if (settings.num_beams or 1) > 1:
         return (
@@ -253,7 +283,8 @@ def _unsupported_inputs(input_ids: torch.Tensor | None, inputs: dict[str, Any]) 
             f"a draft serves one prompt at a time, got a batch of {input_ids.shape[0]}: call "
             "generate in a loop, or without assistant_model"
         )
-    for name, value in inputs.items():
+    # What `generate` has encoded already before it asks for candidates is under the first name.
+    for name, value in (*(inputs.get("mm_encoder_outputs") or {}).items(), *inputs.items()):
         if value is not None and name.startswith(_OTHER_MODALITIES):
             return (
                 f"this draft reads text only, got {name}: leave assistant_model out for this call"

@@ -52,8 +52,8 @@ def make_metadata(
         report: what it gained where it was measured.
         counts: the `TokenCounts` that were searched, for numbers of conversations and the tokens
             that are missed most.
-        target_id: the target's Hub id. Of this, `draft_id` and `datasets` a path on this machine
-            is left out.
+        target_id: the target's Hub id; by default what an EAGLE-3 draft was made for. Of this,
+            `draft_id` and `datasets` a path on this machine is left out.
         draft_id: Hub id of the model whose head was cut; by default what the body's config names.
         datasets: Hub ids of the data that was counted.
         tokenizer: the target's, for the text of the missed tokens.
@@ -85,7 +85,8 @@ def make_metadata(
             )
     body = getattr(draft_or_config, "config", draft_or_config).body_config
     named = draft_id or str(getattr(body, "_name_or_path", "") or "")
-    for role, name in (("target", target_id), ("draft", named)):
+    made_for = getattr(draft_or_config, "config", draft_or_config).target_name
+    for role, name in (("target", target_id or made_for), ("draft", named)):
         found = hub_id(name, role) or old.get(role, {}).get("id")
         if found:
             facts[role] = {"id": found, **facts[role]}

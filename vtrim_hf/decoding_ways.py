@@ -198,6 +198,7 @@ def _drafting_facts(generation_config: Any, settings: Mapping[str, Any]) -> dict
         "num_assistant_tokens",
         "num_assistant_tokens_schedule",
         "assistant_confidence_threshold",
+        "assistant_confidence_calibration",
     ):
         value = settings.get(key, getattr(generation_config, key, None))
         facts[key] = defaults.get(key) if value is None else value

@@ -167,8 +167,7 @@ class DraftMaking:
         # The memo puts the new head where the copy meets the old one.
         body = copy.deepcopy(self.body, {id(head): _carried(head, rows, source, vocabulary)})
         settings = {
-            name: getattr(self.config, name)
-            for name in ("body", *TrimmedDraftConfig.TARGET_FACTS)
+            name: getattr(self.config, name) for name in ("body", *TrimmedDraftConfig.TARGET_FACTS)
         }
         draft = type(self)._around(body, vocabulary, self.config, **settings)
         draft.generation_config = copy.deepcopy(self.generation_config)
@@ -180,6 +179,8 @@ class DraftMaking:
     ) -> Any:
         """Make a draft of a body whose head has the vocabulary's rows."""
         head = model.get_output_embeddings()
+        taken_over: dict[str, Any] = {name: getattr(special, name, None) for name in _SPECIAL_IDS}
+        taken_over["attn_implementation"] = model.config._attn_implementation
         config = TrimmedDraftConfig(
             vocab_size=vocabulary.vocab_size,
             draft_vocab_size=len(vocabulary),
@@ -189,8 +190,7 @@ class DraftMaking:
             vocabulary_fingerprint=vocabulary.fingerprint,
             vocabulary_provenance=dict(vocabulary.provenance) or None,
             dtype=model.dtype,
-            attn_implementation=model.config._attn_implementation,
-            **{name: getattr(special, name, None) for name in _SPECIAL_IDS},
+            **taken_over,
             **settings,
         )
         with torch.device("meta"):

@@ -116,6 +116,9 @@ def choose_rows(scores: torch.Tensor, sample: bool) -> torch.Tensor:
     """Choose one row of the head a batch element, int64 [batch, 1], from scores [batch, k]."""
     if sample:
         return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
+    if scores.is_cpu and scores.dtype == torch.float32:
+        # NumPy looks at many numbers at a time: a fifth of the time for thousands of rows.
+        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1, keepdims=True))
     return scores.argmax(dim=-1, keepdim=True)
 
 

@@ -2,35 +2,25 @@
 
 Three states of the target, side by side, are fused to one; the layer reads it together with the
 embedding of the token that follows, and what comes out, before the last norm, stands in for the
-next fused state when several tokens are drafted in a row. The embedding is the target's own, looked
-up where the body is used: it is no part of the body. Weights have the names that EAGLE-3
+next fused state when several tokens are drafted in a row. The embedding is the target's own,
+looked up where the body is used: it is no part of the body. Weights have the names that EAGLE-3
 checkpoints use (`fc`, `midlayer`, `norm`, `lm_head`). This module knows nothing about generation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, PreTrainedModel
-from transformers.models.llama.modeling_llama import (
-    LlamaMLP,
-    LlamaRotaryEmbedding,
-    apply_rotary_pos_emb,
-)
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding
+
+from .packed_rows import Packed, packed_rows
 
 FEATURES = 3
 """States of the target that are fused."""
-
-
-class Packed(NamedTuple):
-    """Projections that read the same numbers, as one matrix: weight [out, in], bias [out]."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
 
 
 class EagleOutput(NamedTuple):
@@ -69,9 +59,11 @@ class EagleAttention(nn.Module):
         else:
             together = functional.linear(both, *packed)
         together = together.view(*both.shape[:2], -1, self.head_dim).transpose(1, 2)
-        queries, keys, values = together.split([self.heads, self.key_heads, self.key_heads], dim=1)
-        queries, keys = apply_rotary_pos_emb(queries, keys, *rope)
-        return queries, keys, values
+        turned, values = together.split([self.heads + self.key_heads, self.key_heads], dim=1)
+        # Halves are exchanged by rolling; the sign that goes with it is in the sines.
+        swapped = turned.roll(self.head_dim // 2, dims=-1)
+        turned = torch.addcmul(turned * rope[0], swapped, rope[1])
+        return turned[:, : self.heads], turned[:, self.heads :], values
 
     def attend(
         self,
@@ -118,6 +110,7 @@ class EagleLayer(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         norm = (config.hidden_size, config.rms_norm_eps)
+        self.norm_eps = config.rms_norm_eps
         self.input_layernorm = nn.RMSNorm(*norm)  # of the embedding
         self.hidden_norm = nn.RMSNorm(*norm)  # of the state
         self.self_attn = EagleAttention(config)
@@ -126,18 +119,23 @@ class EagleLayer(nn.Module):
 
     def read(self, embeds: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return what attention reads, [batch, length, 2d]."""
-        return torch.cat([self.input_layernorm(embeds), self.hidden_norm(state)], dim=-1)
+        # Both norms in one go: a norm of so few numbers costs its calls, not its arithmetic.
+        pair = torch.stack([embeds, state], dim=-2)
+        weights = torch.stack([self.input_layernorm.weight, self.hidden_norm.weight])
+        return normed(pair, weights, self.norm_eps).flatten(2)
 
     def finish(
         self, state: torch.Tensor, found: torch.Tensor, packed: Packed | None = None
     ) -> torch.Tensor:
         """Return the next state, given what attention found, [batch, heads, length, head_dim]."""
         state = state + self.self_attn.gather(found)
-        inside = self.post_attention_layernorm(state)
+        inside = normed(state, self.post_attention_layernorm.weight, self.norm_eps)
         if packed is None:
-            return state + self.mlp(inside)
-        gate, up = functional.linear(inside, *packed).chunk(2, dim=-1)
-        return state + self.mlp.down_proj(self.mlp.act_fn(gate) * up)
+            added: torch.Tensor = self.mlp(inside)
+        else:
+            gate, up = functional.linear(inside, *packed).chunk(2, dim=-1)
+            added = self.mlp.down_proj(self.mlp.act_fn(gate) * up)
+        return state + added
 
 
 class EagleBody(PreTrainedModel):
@@ -176,11 +174,12 @@ class EagleBody(PreTrainedModel):
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the trimmed head."""
-        return self.lm_head
+        head: nn.Module = self.lm_head
+        return head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the trimmed head."""
-        self.lm_head = new_embeddings  # type: ignore[assignment]
+        self.lm_head = new_embeddings
 
     def pack(self) -> tuple[Packed | None, Packed | None]:
         """Return queries, keys and values, and the MLP's gate and up, as one matrix each.
@@ -191,16 +190,20 @@ class EagleBody(PreTrainedModel):
         """
         attention, mlp = self.midlayer.self_attn, self.midlayer.mlp
         return (
-            _packed([attention.q_proj, attention.k_proj, attention.v_proj]),
-            _packed([mlp.gate_proj, mlp.up_proj]),
+            packed_rows([attention.q_proj, attention.k_proj, attention.v_proj]),
+            packed_rows([mlp.gate_proj, mlp.up_proj]),
         )
 
     def rope(
         self, position_ids: torch.Tensor, like: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines [batch, length, head_dim] of positions [batch, length]."""
-        found: tuple[torch.Tensor, torch.Tensor] = self.rotary_emb(like, position_ids)
-        return found
+        """Return cosines and signed sines of positions int64 [batch, length].
+
+        Both are [batch, 1, length, head_dim]; the first half of the sines is negated.
+        """
+        cosines, sines = self.rotary_emb(like, position_ids)
+        first, second = sines.chunk(2, dim=-1)
+        return cosines[:, None], torch.cat([-first, second], dim=-1)[:, None]
 
     def forward(
         self,
@@ -224,7 +227,7 @@ class EagleBody(PreTrainedModel):
             position_ids: int64 [batch, length]; by default they go on after the cache.
             cache: a Transformers cache, which is added to.
             logits_to_keep: logits of the last n positions only (0: all), or of these positions.
-            rope: cosines and sines of the positions, if at hand.
+            rope: what `rope` gave for the positions, if at hand.
             packed: what `pack` gave.
 
         Returns:
@@ -246,7 +249,9 @@ class EagleBody(PreTrainedModel):
                 position_ids = _positions(attention_mask, past, inputs_embeds)
             rope = self.rope(position_ids, inputs_embeds)
         layer, attention = self.midlayer, self.midlayer.self_attn
-        queries, keys, values = attention.project(layer.read(inputs_embeds, state), rope, packed[0])
+        queries, keys, values = attention.project(
+            layer.read(inputs_embeds, state), rope, packed[0]
+        )
         if cache is not None:
             keys, values = cache.update(keys, values, 0)
         mask = visible(attention_mask, past, inputs_embeds)
@@ -256,8 +261,18 @@ class EagleBody(PreTrainedModel):
 
     def score(self, state: torch.Tensor) -> torch.Tensor:
         """Return logits in draft space, [..., k], of states [..., d]."""
-        logits: torch.Tensor = self.lm_head(self.norm(state))
+        last = normed(state, self.norm.weight, self.midlayer.norm_eps)
+        logits: torch.Tensor = self.lm_head(last)
         return logits
+
+
+def normed(numbers: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Return RMS-normalised numbers [..., d], times a weight [..., d], as Llama does it.
+
+    Not by calling `nn.RMSNorm`, which warns where weights are float32 and numbers are not, as in
+    training with autocast.
+    """
+    return functional.rms_norm(numbers, numbers.shape[-1:], eps=eps) * weight
 
 
 def visible(
@@ -280,35 +295,8 @@ def visible(
     return mask if mask.ndim == 4 else mask[None, None]
 
 
-def _positions(
-    attention_mask: torch.Tensor | None, past: int, like: torch.Tensor
-) -> torch.Tensor:
+def _positions(attention_mask: torch.Tensor | None, past: int, like: torch.Tensor) -> torch.Tensor:
     length = like.shape[1]
     if attention_mask is None:
         return torch.arange(past, past + length, device=like.device)[None]
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, past:].to(like.device)
-
-
-def _packed(linears: Sequence[nn.Module]) -> Packed | None:
-    """Let several linear layers share one storage, row after row, and return the whole of it."""
-    weights: list[Any] = [getattr(linear, "weight", None) for linear in linears]
-    for linear, weight in zip(linears, weights, strict=True):
-        plain = type(linear) is nn.Linear and type(weight) is nn.Parameter
-        if not plain or weight.is_meta or linear._forward_pre_hooks or linear._forward_hooks:
-            return None
-    sizes = [weight.shape[0] for weight in weights]
-    first = weights[0]
-    place = first.storage_offset()
-    for weight, size in zip(weights, sizes, strict=True):
-        shared = weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not (shared and weight.storage_offset() == place and weight.is_contiguous()):
-            whole = torch.cat([each.detach() for each in weights])
-            for linear, part in zip(linears, whole.split(sizes), strict=True):
-                linear.weight.data = part  # type: ignore[union-attr,operator]
-            first = weights[0]
-            break
-        place += size * first.shape[1]
-    rows = first.detach().as_strided((sum(sizes), first.shape[1]), (first.shape[1], 1))
-    biases: list[Any] = [linear.bias for linear in linears]
-    joined = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
-    return Packed(rows, joined)

@@ -1,8 +1,8 @@
 """One run of `generate` with an EAGLE-3 body: the target's real states in, guesses on top of them.
 
-The entry at position t of the draft's cache was read from the target's states at t and the embedding
-of token t+1. Guesses add entries that were read from the draft's own states instead; they are taken
-back before the next round, so that what stays is of real states only.
+The entry at position t of the draft's cache was read from the target's states at t and the
+embedding of token t+1. Guesses add entries that were read from the draft's own states instead;
+they are taken back before the next round, so that what stays is of real states only.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ class EagleSession:
             "output_hidden_states": True if all_states else list(layer_ids)
         }
         self._body = body
+        self._device, self._dtype = body.device, body.dtype
         self._layer_ids = tuple(layer_ids)
         self._embeddings = embeddings
         padded = attention_mask is not None and not bool(attention_mask.all())
         self._mask = attention_mask.bool() if padded and attention_mask is not None else None
         self._packed = body.pack()
         self._cache = DynamicCache(config=body.config)
+        self._prompt_is_read = False
         self._real = 0  # entries that were read from real states
         self._state: torch.Tensor | None = None
         self._rope: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -71,60 +73,73 @@ class EagleSession:
         """
         if model_outputs is None:
             return None
+        features = self._features(model_outputs)
+        self._prompt_is_read = True
         if self._mask is not None:
             # As if the text had never held what is masked; what comes later never is.
             more = self._mask.new_ones(1, input_ids.shape[1] - self._mask.shape[1])
             input_ids = input_ids[torch.cat([self._mask, more], dim=1).to(input_ids.device)][None]
-        guessed = self._cache.get_seq_length() - self._real
-        if guessed:
-            self._cache.crop(-guessed)
+        self.forget(self._cache.get_seq_length() - self._real)
         new = input_ids.shape[1] - 1 - self._real
-        features = self._features(model_outputs)[:, :new]
-        self._read(input_ids[:, -new:], target_hidden_states=features)
+        if new == 0:  # all of the prompt is masked
+            return None
+        embeds = self._embed(input_ids[:, -new:])
+        logits = self.read(embeds, target_hidden_states=features[:, :new])
         self._real += new
-        return self._logits
+        return logits
 
     def step(self, token: torch.Tensor) -> torch.Tensor:
         """Read one guessed token, int64 [1, 1]; return the next token's logits, [1, k]."""
-        self._read(token, state=self._state)
-        return self._logits
+        return self.read(self._embed(token), state=self._state)
 
-    def _read(self, tokens: torch.Tensor, **source: torch.Tensor | None) -> None:
-        table = self._embeddings.weight
-        # Where the weight is elsewhere for the time being, the module moves its input itself.
-        place = tokens.device if table.is_meta else table.device  # type: ignore[union-attr]
-        embeds = self._embeddings(tokens.to(place))
+    def read(self, embeds: torch.Tensor, **source: torch.Tensor | None) -> torch.Tensor:
+        """Read embeddings [1, n, d] with features or a state; return the last logits, [1, k]."""
         start = self._cache.get_seq_length()
         read = self._body(
-            embeds.to(self._body.device, self._body.dtype),
+            embeds,
             cache=self._cache,
             logits_to_keep=1,
-            rope=self._turns(start, start + tokens.shape[1]),
+            rope=self._turns(start, start + embeds.shape[1]),
             packed=self._packed,
             **source,
         )
-        self._logits: torch.Tensor = read.logits[:, -1]
         self._state = read.state[:, -1:]
+        logits: torch.Tensor = read.logits[:, -1]
+        return logits
+
+    def forget(self, entries: int) -> None:
+        """Take the last entries back."""
+        if entries:
+            self._cache.crop(-entries)
+
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        table: Any = self._embeddings.weight
+        # Where the weight is elsewhere for the time being, the module moves its input itself.
+        place = tokens.device if table.is_meta else table.device
+        embeds: torch.Tensor = self._embeddings(tokens.to(place))
+        return embeds.to(self._device, self._dtype)
 
     def _turns(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._rope is None or self._rope[0].shape[1] < end:
-            positions = torch.arange(end + _POSITIONS, device=self._body.device)[None]
+        if self._rope is None or self._rope[0].shape[2] < end:
+            positions = torch.arange(end + _POSITIONS, device=self._device)[None]
             self._rope = self._body.rope(positions, self._body.norm.weight)
         cosines, sines = self._rope
-        return cosines[:, start:end], sines[:, start:end]
+        return cosines[:, :, start:end], sines[:, :, start:end]
 
     def _features(self, model_outputs: Any) -> torch.Tensor:
         states = getattr(model_outputs, "hidden_states", None) or ()
-        last = max(self._layer_ids)
-        if len(states) <= last or any(states[layer] is None for layer in self._layer_ids):
+        asked = [states[layer] if layer < len(states) else None for layer in self._layer_ids]
+        read = [state for state in asked if state is not None and state.ndim == 3]
+        if len(read) < len(asked):
+            shapes = [None if state is None else list(state.shape) for state in asked]
             raise ValueError(
-                f"the draft reads the target's hidden_states[{last}], but its forward gave "
-                f"{len(states)} of them: it must answer output_hidden_states as Transformers' own "
-                "models do; use a draft with a standalone body (from_draft_model) for this target"
+                f"the draft reads the target's hidden_states{list(self._layer_ids)}, [1, length, "
+                f"d] each, but of its {len(states)} states these are {shapes}: the target must "
+                "answer output_hidden_states as most of Transformers' models do; use a draft with "
+                "a standalone body (from_draft_model) for it"
             )
-        side_by_side = [
-            states[layer].to(self._body.device, self._body.dtype) for layer in self._layer_ids
-        ]
+        side_by_side = [state.to(self._device, self._dtype) for state in read]
         features = torch.cat(side_by_side, dim=-1)
-        prompt = self._mask is not None and self._real == 0
-        return features[self._mask.to(features.device)][None] if prompt else features  # type: ignore[union-attr]
+        if self._mask is None or self._prompt_is_read:
+            return features
+        return features[self._mask.to(features.device)][None]

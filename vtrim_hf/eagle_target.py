@@ -50,9 +50,16 @@ def eagle_config(target: Any, **settings: Any) -> LlamaConfig:
         settings: fields that shall be other than the target's.
 
     Raises:
-        ValueError: if the target's config lacks a size, or a setting is no field or would make
-            the layer unfit for the target's states.
+        ValueError: if the target is no decoder-only model, keeps a state that cannot roll back,
+            or its config lacks a size; or if a setting is no field or would make the layer unfit
+            for the target's states.
     """
+    if target.config.is_encoder_decoder:
+        raise ValueError(
+            "an EAGLE-3 draft needs a decoder-only target, but "
+            f"{type(target).__name__} is an encoder-decoder: take a causal language model"
+        )
+    check_can_roll_back(target, "target")
     text = target.config.get_text_config(decoder=True)
     sizes = LayerSizes.from_config(target.config, dense=True)
     fields: dict[str, Any] = {
@@ -134,7 +141,7 @@ def _layer_ids(layers: Sequence[int] | None, depth: int) -> list[int]:
 
 
 def new_eagle_body(target: Any, config: LlamaConfig, kept_ids: torch.Tensor) -> EagleBody:
-    """Make a body with random weights, on the target's device and in its dtype, with its head rows.
+    """Make a body with random weights and the target's head rows, in its dtype, where its head is.
 
     Args:
         target: the target model.
@@ -142,15 +149,9 @@ def new_eagle_body(target: Any, config: LlamaConfig, kept_ids: torch.Tensor) -> 
         kept_ids: int64 [k], ascending.
 
     Raises:
-        ValueError: if the target is no decoder-only model, keeps a state that cannot roll back,
-            has embeddings of another width than its states, or its head cannot be cut.
+        ValueError: if the target has embeddings of another width than its states, or its head
+            cannot be cut.
     """
-    if target.config.is_encoder_decoder:
-        raise ValueError(
-            "an EAGLE-3 draft needs a decoder-only target, but "
-            f"{type(target).__name__} is an encoder-decoder"
-        )
-    check_can_roll_back(target, "target")
     wide = getattr(target.get_input_embeddings(), "embedding_dim", config.hidden_size)
     if wide != config.hidden_size:
         raise ValueError(
@@ -160,10 +161,12 @@ def new_eagle_body(target: Any, config: LlamaConfig, kept_ids: torch.Tensor) -> 
         )
     rows = rows_of_head(target, kept_ids)
     weight = rows["weight"]
+    config.dtype = weight.dtype
     with torch.device("cpu"):
-        body = EagleBody(config, kept_ids.numel(), head_bias="bias" in rows)
-    body.to(weight.device, weight.dtype)  # type: ignore[arg-type]
+        body: Any = EagleBody(config, kept_ids.numel(), head_bias="bias" in rows)
+    body.to(weight.device, weight.dtype)
     with torch.no_grad():
         for name, numbers in rows.items():
             getattr(body.lm_head, name).copy_(numbers)
-    return body.eval()
+    found: EagleBody = body.eval()
+    return found

@@ -1,8 +1,8 @@
-"""Drafting several steps at every position at once: EAGLE-3's training-time test.
+"""Drafting several steps at many positions at once: EAGLE-3's training-time test.
 
-At step s the column i holds what drafting gives s tokens after the features end at i: it reads the
-state of step s-1 in the same column, sits at position i + s, and sees the real features up to i and
-its own column's earlier steps, which is just what the cache holds while drafting. This module knows
+At step s a column that starts at i holds what drafting gives s tokens after the features end at i:
+it reads the state of its own step s-1, sits at position i + s, and sees the real features up to i
+and its own earlier steps, which is just what the cache holds while drafting. This module knows
 nothing about losses.
 """
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from .eagle_body import EagleBody, visible
+from .eagle_body import EagleBody
 
 
 def unroll(
@@ -21,64 +22,77 @@ def unroll(
     target_hidden_states: torch.Tensor,
     steps: int,
     *,
+    columns: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Yield the states of each step, before the last norm, [batch, length, d].
+    """Yield the states of each step, before the last norm, [batch, columns, d].
 
-    Column i of step s (from 0) is the state that scores token i + s + 2, where features are those
-    of tokens i and embeddings those of tokens i + 1. Where tokens i + s + 1 lie beyond the end,
-    columns hold nothing meaningful.
+    The column of i at step s (from 0) is the state that scores token i + s + 2, where features are
+    those of tokens i and embeddings those of tokens i + 1. Where token i + s + 1 lies beyond the
+    end, a column holds nothing meaningful.
 
     Args:
         body: the draft's body.
         inputs_embeds: the target's embeddings of tokens i + 1, [batch, length, d].
         target_hidden_states: the target's three states at i side by side, [batch, length, 3d].
-        steps: how many tokens are drafted at each position.
+        steps: how many tokens are drafted in each column.
+        columns: the positions i to draft at, int64 [batch, columns]; by default all. The others
+            are seen, but cost next to nothing.
         attention_mask: 1 for real positions, [batch, length].
     """
     layer, attention = body.midlayer, body.midlayer.self_attn
-    state = body.fc(target_hidden_states)
-    length = state.shape[1]
-    mask = visible(attention_mask, 0, inputs_embeds)
-    positions = torch.arange(length, device=state.device)[None]
+    batch, length = inputs_embeds.shape[:2]
+    everywhere = torch.arange(length, device=inputs_embeds.device).expand(batch, -1)
+    columns = everywhere if columns is None else columns
+    positions = everywhere
+    visible = everywhere[:, None, :] <= columns[:, :, None]
     if attention_mask is not None:
         positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    first: tuple[torch.Tensor, torch.Tensor] | None = None
+        # Padding sees itself: a softmax over nothing is not a number, and spreads.
+        itself = everywhere[:, None, :] == columns[:, :, None]
+        visible = visible & attention_mask[:, None, :].bool() | itself
+    visible = visible[:, None]
+
+    state = body.fc(target_hidden_states)
+    both = layer.read(inputs_embeds, state)
+    queries, keys, values = attention.project(both, body.rope(positions, state), None)
+    real = attention.repeated(keys), attention.repeated(values)
+    start = positions.gather(1, columns)
+    state = _picked(state, columns)
+    queries = _picked(queries, columns)
+    found = scaled_dot_product_attention(queries, *real, attn_mask=visible)
     own: list[tuple[torch.Tensor, torch.Tensor]] = []
-    embeds = inputs_embeds
     for step in range(steps):
-        rope = body.rope(positions + step, embeds)
-        queries, keys, values = attention.project(layer.read(embeds, state), rope, None)
-        keys, values = attention.repeated(keys), attention.repeated(values)
-        if first is None:
-            first = keys, values
-            found = torch.nn.functional.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, is_causal=mask is None
-            )
-        else:
-            own.append((keys, values))
-            found = _seen(queries, first, own, mask)
+        if step:
+            embeds = _picked(inputs_embeds, (columns + step).clamp(max=length - 1))
+            rope = body.rope(start + step, state)
+            queries, keys, values = attention.project(layer.read(embeds, state), rope, None)
+            own.append((attention.repeated(keys), attention.repeated(values)))
+            found = _seen(queries, real, own, visible)
         state = layer.finish(state, found)
         yield state
-        embeds = torch.cat([embeds[:, 1:], torch.zeros_like(embeds[:, :1])], dim=1)
+
+
+def _picked(numbers: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Take some positions, int64 [batch, columns], of [batch, (heads,) length, width]."""
+    index = columns[..., None] if numbers.ndim == 3 else columns[:, None, :, None]
+    shape = (*numbers.shape[:-2], columns.shape[1], numbers.shape[-1])
+    return numbers.gather(-2, index.expand(shape))
 
 
 def _seen(
     queries: torch.Tensor,
-    first: tuple[torch.Tensor, torch.Tensor],
+    real: tuple[torch.Tensor, torch.Tensor],
     own: list[tuple[torch.Tensor, torch.Tensor]],
-    mask: torch.Tensor | None,
+    visible: torch.Tensor,
 ) -> torch.Tensor:
     """Attend to the real features up to each column, and to the column's own later steps."""
-    length, scale = queries.shape[2], queries.shape[3] ** -0.5
-    real = queries @ first[0].transpose(-1, -2)
-    if mask is None:
-        mask = torch.ones(length, length, dtype=torch.bool, device=queries.device).tril()
-    real = real.masked_fill(~mask, -torch.inf)
+    scores = (queries @ real[0].transpose(-1, -2)).masked_fill(~visible, -torch.inf)
     guessed = torch.stack([(queries * keys).sum(-1) for keys, _ in own], dim=-1)
-    weights = (torch.cat([real, guessed], dim=-1) * scale).softmax(dim=-1, dtype=torch.float32)
+    scale = queries.shape[-1] ** -0.5
+    weights = (torch.cat([scores, guessed], dim=-1) * scale).softmax(dim=-1, dtype=torch.float32)
     weights = weights.to(queries.dtype)
-    found = weights[..., :length] @ first[1]
+    found: torch.Tensor = weights[..., : scores.shape[-1]] @ real[1]
     for step, (_, values) in enumerate(own):
-        found = found + weights[..., length + step, None] * values
+        found = found + weights[..., scores.shape[-1] + step, None] * values
     return found

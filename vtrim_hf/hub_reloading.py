@@ -33,12 +33,12 @@ def prove_it_loads(draft: Any, folder: str | Path) -> None:
     from safetensors.torch import save_file
 
     kept = draft.vocabulary.ids
-    ids = kept[:: max(1, len(kept) // _PROMPT)][:_PROMPT][None]
+    inputs = _inputs(draft)
     training = [module for module in draft.modules() if module.training]
     draft.eval()
     try:
         with torch.no_grad():
-            logits = draft(ids.to(draft.device)).logits.float().cpu().contiguous()
+            logits = draft(**_fitting(inputs, draft)).logits.float().cpu().contiguous()
     finally:
         for module in training:
             module.training = True
@@ -48,7 +48,7 @@ def prove_it_loads(draft: Any, folder: str | Path) -> None:
         expected = Path(scratch) / "expected.safetensors"
         facts = {"fingerprint": draft.vocabulary.fingerprint}
         save_file(
-            {"ids": ids.contiguous(), "kept_ids": kept.contiguous(), "logits": logits},
+            {**inputs, "kept_ids": kept.contiguous(), "logits": logits},
             expected,
             metadata=facts,
         )
@@ -72,6 +72,27 @@ def prove_it_loads(draft: Any, folder: str | Path) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise ValueError(lines[-1] if lines else f"exit code {done.returncode}")
+
+
+def _inputs(draft: Any) -> dict[str, Any]:
+    """Make something to read for a draft, by names of `forward`."""
+    import torch
+
+    if draft.config.body != "eagle3":
+        kept = draft.vocabulary.ids
+        return {"input_ids": kept[:: max(1, len(kept) // _PROMPT)][:_PROMPT][None].contiguous()}
+    generator = torch.Generator().manual_seed(0)
+    width = draft.config.hidden_size
+    sizes = {"inputs_embeds": width, "target_hidden_states": 3 * width}
+    return {name: torch.randn(1, _PROMPT, n, generator=generator) for name, n in sizes.items()}
+
+
+def _fitting(inputs: dict[str, Any], draft: Any) -> dict[str, Any]:
+    """Put inputs where a draft is, numbers in its dtype."""
+    return {
+        name: value.to(draft.device, draft.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
+    }
 
 
 def _main(folder: str, expected: str) -> None:
@@ -112,8 +133,9 @@ def _compare(draft: Any, wanted: dict[str, Any], fingerprint: str, by: str) -> N
         or vocabulary.fingerprint != fingerprint
     ):
         raise ValueError(f"loaded by {by}, the draft has other kept ids")
+    inputs = {name: wanted[name] for name in wanted.keys() - {"kept_ids", "logits"}}
     with torch.no_grad():
-        found = draft(wanted["ids"]).logits.float()
+        found = draft(**_fitting(inputs, draft)).logits.float()
     said, same = wanted["logits"], torch.equal(found.isinf(), wanted["logits"].isinf())
     finite = said.isfinite()
     near = _FULL if draft.dtype in (torch.float32, torch.float64) else _HALF

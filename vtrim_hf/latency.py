@@ -179,7 +179,9 @@ class LatencyModel:
         more rows never cost less.
 
         Args:
-            model: the draft, a causal LM with a linear head, where and as it will run.
+            model: the draft, a causal LM with a linear head, where and as it will run; of a
+                `TrimmedDraftForCausalLM` its `body`. For an EAGLE-3 body of full width make a
+                draft with `for_target` and a vocabulary of all ids.
             sizes: head sizes to time; by default twelve up to V, evenly spread in their logarithm.
             batch_size: sequences in one step.
             context_length: tokens in the cache when the step is taken.

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
+
+from .eagle_body import EagleBody
 
 _DEFAULT_SIZES = 12
 _WARM_UP = 2
@@ -185,6 +188,8 @@ def _cached_step(
     model: Any, batch_size: int, context_length: int
 ) -> Callable[[], Callable[[], None]]:
     """Return a maker of steps: one token each, behind the same context, without the head."""
+    if isinstance(model, EagleBody):
+        return _eagle_step(model, batch_size, context_length)
     body = model.base_model
     if body is model:
         raise ValueError(
@@ -204,6 +209,35 @@ def _cached_step(
 
         def step() -> None:
             body(input_ids=context[:, :1], use_cache=True, **{cache_name: cache})
+
+        return step
+
+    return make
+
+
+def _eagle_step(
+    body: EagleBody, batch_size: int, context_length: int
+) -> Callable[[], Callable[[], None]]:
+    """Return a maker of EAGLE-3 steps: three states fused and read, as a round begins."""
+    width, packed = body.config.hidden_size, body.pack()
+    shape = (batch_size, context_length, width)
+    embeds = torch.zeros(shape, dtype=body.dtype, device=body.device)
+    features = embeds.repeat(1, 1, 3)
+    no_logits = torch.empty(0, dtype=torch.int64, device=body.device)
+    filled = DynamicCache(config=body.config)
+    body(embeds, features, cache=filled, logits_to_keep=no_logits)
+
+    def make() -> Callable[[], None]:
+        cache = copy.deepcopy(filled)
+
+        def step() -> None:
+            body(
+                embeds[:, :1],
+                features[:, :1],
+                cache=cache,
+                logits_to_keep=no_logits,
+                packed=packed,
+            )
 
         return step
 

@@ -35,7 +35,7 @@ from .compatibility import check_pair
 from .configuration_trimmed_draft import TrimmedDraftConfig
 from .draft_making import DraftMaking
 from .draft_on_hub import DraftOnHub, pinned, take_publishing
-from .eagle_body import EagleBody
+from .eagle_body import EagleBody, EagleOutput
 from .eagle_session import EagleSession
 from .losses import next_token_loss
 from .standalone_body import StandaloneSession, build_body
@@ -67,7 +67,9 @@ class TrimmedDraftOutput(CausalLMOutputWithPast):
     ignored_labels: torch.Tensor | None = None
 
 
-class TrimmedDraftForCausalLM(DraftMaking, DraftOnHub, TrimmedHead, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class TrimmedDraftForCausalLM(  # type: ignore[misc]
+    DraftMaking, DraftOnHub, TrimmedHead, PreTrainedModel, GenerationMixin
+):
     """A draft model with the vocabulary that a domain really uses.
 
     Make one with `from_draft_model`, bring one back with `from_pretrained` (or
@@ -95,8 +97,8 @@ class TrimmedDraftForCausalLM(DraftMaking, DraftOnHub, TrimmedHead, PreTrainedMo
         super().__init__(config)
         self.body: Any
         if config.body == "eagle3":
-            rows, body_config = int(config.draft_vocab_size or 0), config.body_config
-            self.body = EagleBody(body_config, rows, config.head_bias)
+            sizes: Any = config.body_config
+            self.body = EagleBody(sizes, int(config.draft_vocab_size or 0), config.head_bias)
         else:
             self.body = build_body(config)
         self._register_table()
@@ -239,7 +241,7 @@ class TrimmedDraftForCausalLM(DraftMaking, DraftOnHub, TrimmedHead, PreTrainedMo
                     "target_hidden_states (config.target_layer_ids, side by side) at t and "
                     "inputs_embeds=target.get_input_embeddings()(ids) of the tokens at t+1"
                 )
-            read = self.body(
+            read: EagleOutput = self.body(
                 inputs_embeds,
                 target_hidden_states,
                 attention_mask=attention_mask,
@@ -247,7 +249,7 @@ class TrimmedDraftForCausalLM(DraftMaking, DraftOnHub, TrimmedHead, PreTrainedMo
                 cache=given,
                 logits_to_keep=logits_to_keep,
             )
-            output = CausalLMOutputWithPast(
+            output: Any = CausalLMOutputWithPast(
                 logits=read.logits, hidden_states=(read.state,), **{_CACHE: given}
             )
         else:

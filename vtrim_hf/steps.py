@@ -150,9 +150,9 @@ def make_latency(
 
     Args:
         target: the model that will verify.
-        draft: the standalone draft; None for the EAGLE-3 body, which is not yet there to time.
+        draft: the standalone draft; None for the EAGLE-3 body.
         cost: what latency is counted in: "flops", "bytes" or "measured".
-        layers: first layers of the draft only.
+        layers: first layers of the standalone draft only.
     """
     from .latency import LatencyModel
     from .modeling_trimmed_draft import TrimmedDraftForCausalLM
@@ -160,8 +160,14 @@ def make_latency(
 
     kind: Literal["flops", "bytes"] = "bytes" if cost == "bytes" else "flops"
     if draft is None:
-        if cost == "measured" or layers is not None:
-            raise ValueError("measured costs and layers are a draft's: name the draft")
+        if layers is not None:
+            raise ValueError("layers are a standalone draft's: name the draft")
+        if cost == "measured":
+            every = DraftVocabulary.from_ids(
+                range(target.vocab_size), vocab_size=target.vocab_size
+            )
+            whole = TrimmedDraftForCausalLM.for_target(target.model("auto"), every)
+            return LatencyModel.measured(whole.body)
         return LatencyModel.eagle3(target.config, kind=kind)
     if cost != "measured":
         return LatencyModel.standalone(
@@ -271,7 +277,9 @@ def trim_draft(
                 f"the vocabulary is of the tokenizer {str(kept.tokenizer_hash)[:12]}, the {role} "
                 f"{named} has {found[:12]}: target, draft and counts must share one tokenizer"
             )
-    made = TrimmedDraftForCausalLM.from_draft_model(draft.model(dtype), kept, layers=layers)
+    made: TrimmedDraftForCausalLM = TrimmedDraftForCausalLM.from_draft_model(
+        draft.model(dtype), kept, layers=layers
+    )
     if draft_length is not None:
         made.generation_config.num_assistant_tokens = draft_length
     if (vocabulary / SEARCH_JSON).is_file():

@@ -219,7 +219,7 @@ def _facts(
     if config.do_sample:
         settings["seed"] = seed
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
-    whole = json.dumps([settings, tokenizer_hash, _model_hash(model)], sort_keys=True)
+    whole = json.dumps([settings, tokenizer_hash, model_hash(model)], sort_keys=True)
     return {
         "fingerprint": hashlib.sha256(whole.encode()).hexdigest(),
         "tokenizer_hash": tokenizer_hash,
@@ -227,7 +227,7 @@ def _facts(
     }
 
 
-def _model_hash(model: PreTrainedModel) -> str:
+def model_hash(model: PreTrainedModel) -> str:
     """Tell models apart by a few numbers of every parameter; names and folders may change."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():

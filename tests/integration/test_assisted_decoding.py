@@ -15,28 +15,21 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    LogitsProcessor,
     LogitsProcessorList,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
-    WatermarkingConfig,
 )
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from drafting import Run, make_draft, watch
+from drafting import PROCESSORS, AddTable, Run, make_draft, plain_ids, watch
 from tiny_models import KINDS, SLIDING_WINDOW, VOCAB_SIZE, make_prompt, make_tiny, perturbed
 from vtrim_hf.compatibility import check_call, check_pair
 
 NEW = 32
 # From 5.24 on a static cache can be taken back; before, Transformers refuses it itself.
 STATIC_CACHES = "cache" in GenerateDecoderOnlyOutput.__dataclass_fields__
-
-
-def plain_ids(target: Any, prompt: torch.Tensor, **settings: Any) -> list[int]:
-    ids: list[int] = target.generate(prompt, **settings)[0, prompt.shape[1] :].tolist()
-    return ids
 
 
 def all_accepted(run: Run) -> bool:
@@ -221,48 +214,6 @@ def test_static_cache() -> None:
 
 
 # Processors.
-
-
-class AddTable(LogitsProcessor):
-    """A custom processor that keeps nothing but a table."""
-
-    def __init__(self) -> None:
-        self.table = torch.linspace(-2, 2, VOCAB_SIZE)[torch.randperm(VOCAB_SIZE)]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return scores + 3 * self.table
-
-
-class InPlace(LogitsProcessor):
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        scores[:, ::2] -= 4.0
-        return scores
-
-
-PROCESSORS: dict[str, Any] = {
-    "repetition penalty": {"repetition_penalty": 1.5},
-    "repetition reward": {"repetition_penalty": 0.7},
-    "no_repeat_ngram": {"no_repeat_ngram_size": 1},
-    "encoder repetition": {"encoder_repetition_penalty": 4.0},
-    "encoder n-gram": {"encoder_no_repeat_ngram_size": 1, "repetition_penalty": 0.5},
-    "bad words": {"bad_words_ids": [[n] for n in range(0, VOCAB_SIZE, 2)]},
-    "suppressed": {"suppress_tokens": list(range(0, VOCAB_SIZE, 2))},
-    "suppressed at the start": {"begin_suppress_tokens": list(range(1, VOCAB_SIZE, 2))},
-    "sequence bias": {"sequence_bias": [[[n], 6.0] for n in range(40, 90)]},
-    "forced eos": {"forced_eos_token_id": 77, "eos_token_id": 77},
-    "length penalty": {"exponential_decay_length_penalty": (4, 1.4), "eos_token_id": 77},
-    "finite and normalised": {"remove_invalid_values": True, "renormalize_logits": True},
-    "allowed by prefix": {"prefix_allowed_tokens_fn": lambda batch, ids: [*range(3, 99)]},
-    "watermark": {"watermarking_config": WatermarkingConfig(bias=6.0)},
-    "custom": {"logits_processor": LogitsProcessorList([AddTable()])},
-    "custom in place": {"logits_processor": LogitsProcessorList([InPlace()])},
-    "several": {
-        "repetition_penalty": 1.2,
-        "no_repeat_ngram_size": 2,
-        "suppress_tokens": [5, 6, 7],
-        "logits_processor": LogitsProcessorList([AddTable()]),
-    },
-}
 
 
 @pytest.mark.parametrize("case", PROCESSORS)

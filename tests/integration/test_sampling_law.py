@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.generation.utils import _speculative_sampling
 
-from drafting import chi_square_p, make_draft, watch
+from drafting import chi_square_p, make_draft, make_eagle, teach, watch
 from tiny_models import make_tiny
 from vtrim_hf.assisted_generation import DraftSpaceProcessors, choose_rows, widen
 from vtrim_hf.draft_space import certain
@@ -163,13 +163,13 @@ def test_the_processors_change_the_law() -> None:
         assert name == "plain" or float((law - laws["plain"]).abs().sum()) > 0.05, name
 
 
-def markov_target() -> Any:
+def markov_target(layers: int = 1) -> Any:
     """A target of 8 tokens whose attention adds nothing: the last token alone decides."""
     target: Any = make_tiny(
         "llama",
         seed=1,
         vocab_size=V,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         hidden_size=16,
         intermediate_size=16,
         num_attention_heads=1,
@@ -189,6 +189,24 @@ def transitions(ids: torch.Tensor) -> torch.Tensor:
     return counts
 
 
+def half_way_draft(body: str, target: Any, law: torch.Tensor) -> tuple[Any, set[int]]:
+    """A draft of the five ids that are said most, which agrees half-way; and those ids."""
+    kept = torch.linalg.matrix_power(law, 50)[0].topk(5).indices.tolist()
+    if body == "standalone":
+        source = markov_target()
+        with torch.no_grad():
+            source.lm_head.weight += 0.1 * torch.randn_like(source.lm_head.weight)
+        draft = make_draft(source, kept, length=2)
+    else:
+        draft = make_eagle(target, kept, length=2, initializer_range=0.1)
+        texts = target.generate(
+            torch.arange(1, V)[:, None], do_sample=True, top_k=0, max_new_tokens=20
+        )
+        teach(draft, target, texts, passes=15, steps=2)
+    return draft, set(kept)
+
+
+@pytest.mark.parametrize("body", ["standalone", "eagle3"])
 @pytest.mark.parametrize(
     ("settings", "draft_settings"),
     [
@@ -197,12 +215,27 @@ def transitions(ids: torch.Tensor) -> torch.Tensor:
             {"assistant_confidence_threshold": 0.7},
             id="top-k top-p, unsure drafts stop",
         ),
+        pytest.param(
+            {"temperature": 0.6},
+            {
+                "assistant_confidence_threshold": 0.3,
+                "assistant_confidence_calibration": [0.8, 0.2],
+                "num_assistant_tokens_schedule": "adaptive",
+                "num_assistant_tokens": 4,
+            },
+            id="calibrated drafts stop",
+        ),
         pytest.param({"temperature": 1.3}, {"do_sample": False}, id="greedy draft"),
     ],
 )
-def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any]) -> None:
-    """2,000 tokens of `generate`, each a draw from a known row."""
-    target = markov_target()
+def test_law_of_generate(
+    settings: dict[str, Any], draft_settings: dict[str, Any], body: str
+) -> None:
+    """2,000 tokens of `generate`, each a draw from a known row.
+
+    [vllm#40149, SafeAILab/EAGLE#183] Also of an EAGLE-3 draft, whose law counts as any other's.
+    """
+    target = markov_target(layers=1 if body == "standalone" else 2)
     settings = {"do_sample": True, "top_k": 0, **settings}
     with torch.no_grad():
         table = target(torch.arange(V)[:, None]).logits[:, 0]
@@ -212,12 +245,7 @@ def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any
         target._prepare_generation_config(None, **settings)[0], logits_processor=None
     )
     law = chain(torch.arange(V)[:, None], table.clone()).softmax(-1)
-    # A draft that agrees half-way: the same weights, moved, with the five ids said most.
-    source = markov_target()
-    with torch.no_grad():
-        source.lm_head.weight += 0.1 * torch.randn_like(source.lm_head.weight)
-    kept = torch.linalg.matrix_power(law, 50)[0].topk(5).indices.tolist()
-    draft = make_draft(source, kept, length=2)
+    draft, kept = half_way_draft(body, target, law)
     draft.generation_config.update(**draft_settings)
     counts = torch.zeros(V, V)
     accepted = proposed = 0
@@ -226,10 +254,39 @@ def test_law_of_generate(settings: dict[str, Any], draft_settings: dict[str, Any
         counts += transitions(run.sequences[0])
         accepted += run.accepted
         proposed += run.proposed
-        assert run.proposed_ids <= set(kept)
+        assert run.proposed_ids <= kept
     assert 0.1 < accepted / proposed < 0.95
     assert float(counts.sum()) == 2000
     expected = counts.sum(1, keepdim=True) * law
     assert chi_square_p(counts, expected) > 0.001
     # The same numbers are no sample of the unprocessed law, or of the draft's.
     assert chi_square_p(counts, counts.sum(1, keepdim=True) * table.softmax(-1)) < 1e-6
+
+
+def test_the_test_notices_an_eagle_draft_whose_law_is_not_told() -> None:
+    """As if every kept id had been as likely as the others [vllm#40149]."""
+    target = markov_target(layers=2)
+    with torch.no_grad():
+        law = (target(torch.arange(V)[:, None]).logits[:, 0] / 0.5).softmax(-1)
+    draft, _ = half_way_draft("eagle3", target, law)
+    original = draft.make_candidate_generator
+
+    def make_candidate_generator(**call: Any) -> Any:
+        generator = original(**call)
+        fetch = generator.get_candidates
+
+        def get_candidates(input_ids: torch.Tensor, **inputs: Any) -> Any:
+            ids, scores = fetch(input_ids, **inputs)
+            if scores is not None:
+                scores = scores.masked_fill(scores.isfinite(), 0.0)
+            return ids, scores
+
+        generator.get_candidates = get_candidates
+        return generator
+
+    draft.make_candidate_generator = make_candidate_generator
+    settings: dict[str, Any] = {"do_sample": True, "top_k": 0, "temperature": 0.5}
+    prompt = torch.tensor([[1]])
+    ids = target.generate(prompt, assistant_model=draft, max_new_tokens=800, **settings)
+    counts = transitions(ids[0])
+    assert chi_square_p(counts, counts.sum(1, keepdim=True) * law) < 1e-6

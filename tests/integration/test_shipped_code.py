@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 import vtrim_hf
+from drafting import make_draft, make_eagle, teach
 from tiny_models import make_prompt, make_tiny, perturbed
-from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
 
 KEPT = [i for i in range(300) if i % 4]
 
@@ -47,7 +47,8 @@ draft = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 assert type(draft).__module__.startswith("transformers_modules."), type(draft).__module__
 assert not any(name.partition(".")[0] == "vtrim_hf" for name in sys.modules)
 assert torch.equal(draft.kept_ids, expected["kept_ids"])
-assert torch.equal(draft(expected["ids"]).logits, expected["logits"])
+inputs = {name[3:]: tensor for name, tensor in expected.items() if name.startswith("in.")}
+assert torch.equal(draft(**inputs).logits, expected["logits"])
 assert draft.generation_config.num_assistant_tokens == 4
 
 # A second load of the same code must not wrap the hook again.
@@ -71,7 +72,7 @@ print("target passes", len(passes), "of", without)
 # What was loaded as shipped code can be saved and shipped again.
 draft.save_pretrained(sys.argv[4])
 again = AutoModelForCausalLM.from_pretrained(sys.argv[4], trust_remote_code=True)
-assert torch.equal(again(expected["ids"]).logits, expected["logits"])
+assert torch.equal(again(**inputs).logits, expected["logits"])
 """
 
 
@@ -91,29 +92,49 @@ def run(code: str, *arguments: object, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory) -> Path:
-    """A folder with a saved pair and what they say in this process."""
-    root = tmp_path_factory.mktemp("shipped")
+def save_pair(root: Path, body: str) -> Path:
+    """Save a pair, and what they say in this process."""
     target = make_tiny("llama")
-    vocabulary = DraftVocabulary.from_ids(KEPT, vocab_size=300)
-    draft = TrimmedDraftForCausalLM.from_draft_model(perturbed(target, 0.02), vocabulary)
-    draft.generation_config.assistant_confidence_threshold = 0.0
+    ids = make_prompt(8)
+    text = target.generate(ids, max_new_tokens=40, do_sample=False)
+    torch.manual_seed(0)
+    if body == "standalone":
+        draft = make_draft(perturbed(target, 0.02), KEPT)
+        inputs = {"input_ids": ids.clone()}
+    else:
+        draft = make_eagle(target, {*KEPT, *text[0].tolist()}, initializer_range=0.1)
+        teach(draft, target, text, passes=50)
+        inputs = {"inputs_embeds": torch.randn(2, 5, 48)}
+        inputs["target_hidden_states"] = torch.randn(2, 5, 3 * 48)
     draft.save_pretrained(root / "draft")
     target.save_pretrained(root / "target")
-    ids = make_prompt(8)
     with torch.no_grad():
         facts = {
             "ids": ids,
-            "logits": draft(ids).logits,
+            "logits": draft(**inputs).logits,
             "kept_ids": draft.kept_ids,
-            "text": target.generate(ids, max_new_tokens=40, do_sample=False),
+            "text": text,
+            **{f"in.{name}": tensor for name, tensor in inputs.items()},
         }
     save_file(facts, root / "facts.safetensors")
     return root
 
 
-def test_without_the_package_the_shipped_code_says_the_same_and_drafts(shipped, tmp_path):
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory) -> Path:
+    """A folder with a saved pair and what they say in this process."""
+    return save_pair(tmp_path_factory.mktemp("shipped"), "standalone")
+
+
+@pytest.fixture(scope="module")
+def shipped_eagle(tmp_path_factory) -> Path:
+    """The same with an EAGLE-3 draft."""
+    return save_pair(tmp_path_factory.mktemp("shipped_eagle"), "eagle3")
+
+
+@pytest.mark.parametrize("pair", ["shipped", "shipped_eagle"])
+def test_without_the_package_the_shipped_code_says_the_same_and_drafts(pair, request, tmp_path):
+    shipped = request.getfixturevalue(pair)
     places = (shipped / "draft", shipped / "target", shipped / "facts.safetensors")
     assert "target passes" in run(_BLOCKER + _USE, *places, tmp_path / "again", cwd=tmp_path)
     names = {place.name for place in (shipped / "draft").glob("*.py")}
@@ -175,7 +196,9 @@ vtrim_hf.check_pair(target, remote)
 """
 
 
-def test_shipped_and_installed_drafts_work_side_by_side(shipped, tmp_path):
+@pytest.mark.parametrize("pair", ["shipped", "shipped_eagle"])
+def test_shipped_and_installed_drafts_work_side_by_side(pair, request, tmp_path):
+    shipped = request.getfixturevalue(pair)
     places = (shipped / "draft", shipped / "target", shipped / "facts.safetensors")
     run(_BOTH, *places, Path(vtrim_hf.__file__).parents[1], cwd=tmp_path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from importlib import util
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -265,6 +266,8 @@ def make_generator(
     greedy_draft: bool = False,
     processors: Any = (),
     stop_strings: Any = None,
+    calibration: Any = None,
+    clock: Any = time.perf_counter,
     **settings: Any,
 ) -> TrimmedCandidateGenerator:
     return TrimmedCandidateGenerator(
@@ -275,12 +278,14 @@ def make_generator(
             num_assistant_tokens=length,
             num_assistant_tokens_schedule=schedule,
             assistant_confidence_threshold=threshold,
+            assistant_confidence_calibration=calibration,
             **({"do_sample": False} if greedy_draft else {}),
         ),
         settings=GenerationConfig(max_length=100, **settings),
         logits_processor=LogitsProcessorList(processors),
         device=torch.device("cpu"),
         stop_strings=stop_strings,
+        clock=clock,
     )
 
 
@@ -326,7 +331,9 @@ def test_an_id_of_zero_can_be_the_eos() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "count"), [(None, 4), (0.0, 4), (0.69, 4), (0.71, 1)], ids=str
+    ("threshold", "count"),
+    [(None, 4), (0.0, 4), (0.23, 4), (0.35, 3), (0.48, 3), (0.5, 2), (0.71, 1)],
+    ids=str,
 )
 @pytest.mark.parametrize("sampling", [False, True], ids=["greedy", "sampling"])
 def test_unsure_guess_stays_and_ends_the_draft(
@@ -335,6 +342,84 @@ def test_unsure_guess_stays_and_ends_the_draft(
     session = ScriptedSession([1, 2, 3, 4], sure=0.7)
     generator = make_generator(session, threshold=threshold, do_sample=sampling, greedy_draft=True)
     assert len(propose(generator)) == count
+    assert len(session.steps) == count - 1  # what ends a draft is not read any more
+
+
+def test_every_draft_begins_sure() -> None:
+    generator = make_generator(ScriptedSession([1] * 9, sure=0.7), threshold=0.4)
+    assert [len(propose(generator)) for _ in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("calibration", "count"), [(None, 3), ([1.0, 1.0], 7), ([0.5, -1.0], 1), ([0.0, 3.0], 9)]
+)
+def test_calibration_decides_with_the_threshold(calibration: Any, count: int) -> None:
+    """sigmoid(logit(.7) + 1) is .86, sigmoid(.5 logit(.7) - 1) is .36, sigmoid(3) is .95."""
+    generator = make_generator(
+        ScriptedSession([1] * 9, sure=0.7), length=9, threshold=0.4, calibration=calibration
+    )
+    assert len(propose(generator)) == count
+
+
+def test_what_was_drawn_counts_not_what_is_likely() -> None:
+    """A sampling draft that drew a rare token is in doubt, however sure it was of another."""
+    torch.manual_seed(0)
+    lengths = []
+    for _ in range(60):
+        generator = make_generator(
+            ScriptedSession([1] * 2, sure=0.9), length=2, threshold=0.5, do_sample=True
+        )
+        said = propose(generator)
+        assert (len(said) == 1) is (said[0] != int(KEPT[1]))
+        lengths.append(len(said))
+    assert set(lengths) == {1, 2}
+
+
+def test_time_is_asked_for_by_the_adaptive_schedule_only() -> None:
+    def asked(schedule: str, **settings: Any) -> int:
+        calls = 0
+
+        def clock() -> float:
+            nonlocal calls
+            calls += 1
+            return float(calls)
+
+        generator = make_generator(
+            ScriptedSession([1] * 99), schedule=schedule, clock=clock, **settings
+        )
+        for _ in range(3):
+            said = propose(generator)
+            generator.update_candidate_strategy(IDS, torch.zeros(1, 1, V), len(said))
+        return calls
+
+    assert asked("constant") == asked("heuristic") == asked("adaptive", do_sample=True) == 0
+    assert asked("adaptive") == 9
+
+
+def test_adaptive_length_with_a_clock() -> None:
+    """One second a call of the clock: drafting costs as much as verifying, nothing is taken."""
+    seconds = iter(range(1000))
+    generator = make_generator(
+        ScriptedSession([1] * 500), schedule="adaptive", clock=lambda: float(next(seconds))
+    )
+    lengths = []
+    for _ in range(20):
+        lengths.append(len(propose(generator)))
+        generator.update_candidate_strategy(IDS, torch.zeros(1, 1, V), 0)
+    assert lengths[0] == 4
+    assert lengths[-1] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_largest_is_found_as_torch_finds_it(dtype: torch.dtype) -> None:
+    """Also among equals, which half precision makes often: the first one."""
+    generator = torch.Generator().manual_seed(0)
+    session = ScriptedSession([])
+    for _ in range(50):
+        logits = (torch.randn(1, len(KEPT), generator=generator) * 4).round().to(dtype)
+        session._logits = lambda logits=logits: logits  # type: ignore[misc]
+        said = propose(make_generator(session, length=1))
+        assert said == KEPT[logits.float().argmax(dim=-1)].tolist()
 
 
 def test_scores_handed_over_are_those_that_were_drawn_from() -> None:
@@ -395,7 +480,7 @@ def test_schedule_within_a_run(schedule: str, after: list[int]) -> None:
         said = propose(generator)
         scores = torch.zeros(1, len(said) + 1, V)
         generator.update_candidate_strategy(IDS, scores, len(said) - lost)
-        lengths.append(generator._length)
+        lengths.append(generator.length.current)
     assert lengths == after
 
 
@@ -407,7 +492,7 @@ def test_a_round_without_proposals_says_nothing_about_the_length() -> None:
     )
     assert propose(generator) == []
     generator.update_candidate_strategy(IDS, torch.zeros(1, 1, V), 0)
-    assert generator._length == 4
+    assert generator.length.current == 4
 
 
 def test_heuristic_length_never_falls_below_one() -> None:
@@ -415,7 +500,7 @@ def test_heuristic_length_never_falls_below_one() -> None:
     for _ in range(5):
         said = propose(generator)
         generator.update_candidate_strategy(IDS, torch.zeros(1, len(said) + 1, V), 0)
-    assert generator._length == 1
+    assert generator.length.current == 1
 
 
 class Sizes(TorchDispatchMode):

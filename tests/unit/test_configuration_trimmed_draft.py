@@ -42,7 +42,7 @@ def test_without_a_draft_size_the_head_is_full():
         pytest.param({"draft_vocab_size": 8.0}, r"whole number, got 8\.0", id="float"),
         pytest.param({"vocab_size": None}, "vocab_size must be a whole number", id="no width"),
         pytest.param({"vocab_size": True}, "vocab_size must be a whole number", id="truth"),
-        pytest.param({"body": "medusa"}, "standalone, got 'medusa'", id="unknown body"),
+        pytest.param({"body": "medusa"}, "standalone, eagle3, got 'medusa'", id="unknown body"),
         pytest.param({"body_config": None}, "body_config must be", id="no body config"),
         pytest.param({"body_config": {}}, "body_config must be", id="empty body config"),
         pytest.param(

@@ -77,7 +77,7 @@ def test_other_ids_and_other_logits_are_told_apart(draft: TrimmedDraftForCausalL
     ids = kept[:4][None]
     with torch.no_grad():
         logits = draft(ids).logits
-    wanted = {"ids": ids, "kept_ids": kept, "logits": logits}
+    wanted = {"input_ids": ids, "kept_ids": kept, "logits": logits}
     own = draft.vocabulary.fingerprint
     _compare(draft, wanted, own, "us")
     with pytest.raises(ValueError, match="loaded by us, the draft has other kept ids"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from drafting import make_eagle, teach
 from tiny_models import make_prompt, make_tiny
 from vtrim_hf.decode_entry import Spread
 from vtrim_hf.decode_report import DecodeReport
@@ -29,6 +30,19 @@ PROMPTS = [make_prompt(8, seed=seed) for seed in (4, 5, 6)]
 def report() -> DecodeReport:
     target = make_tiny("llama")
     return measure(target, make_tiny("llama", seed=3), compare={"same": target})
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Any, Any]:
+    """A target, and an EAGLE-3 draft that was taught what the target says on the first prompt."""
+    target = make_tiny("llama")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        texts = [target.generate(prompt, max_new_tokens=16) for prompt in PROMPTS]
+        kept = {token for text in texts for token in text[0, 8:].tolist()}
+        draft = make_eagle(target, kept - {int(texts[0][0, 20])}, initializer_range=0.1)
+        teach(draft, target, texts[0], passes=40)
+    return target, draft
 
 
 class ScriptedGenerator(CandidateGenerator):
@@ -197,6 +211,62 @@ class TestTrimmedDraft:
         assert bad.acceptance_rate is not None
         assert report.acceptance_rate is not None
         assert bad.acceptance_rate < report.acceptance_rate
+
+
+class TestEagleDraft:
+    def test_is_measured_as_any_other(self, pair: tuple[Any, Any]) -> None:
+        """With itself at full width beside it: the same weights, all rows."""
+        target, draft = pair
+        whole = draft.extend(DraftVocabulary.from_ids(range(300), vocab_size=300), target)
+        report = measure(target, draft, compare={"full": whole})
+        assert report.identical is True
+        full = report.entries["full"]
+        for entry in (report.draft, full):
+            assert entry.identical_share == 1.0
+            assert entry.drafted_outside_vocabulary == 0
+            assert entry.acceptance_length is not None
+            assert sum(entry.seconds_by_part.values()) == pytest.approx(entry.seconds)
+            assert all(seconds > 0 for seconds in entry.seconds_by_part.values())
+            assert entry.draft_step_ms is not None
+            assert entry.draft_step_ms > 0
+        assert report.draft.facts["draft_vocab_size"] == len(draft.kept_ids)
+        assert full.facts["draft_vocab_size"] == full.facts["vocab_size"] == 300
+        assert report.draft.oov_share > 0
+        assert full.oov_share == 0
+        accepted = sum(report.rows[0]["entries"]["draft"]["accepted"])
+        drafted = sum(report.rows[0]["entries"]["draft"]["drafted"])
+        assert accepted > 0.4 * drafted > 0
+        # Before the first states nothing is drafted: the prefill is no verification.
+        assert report.draft.target_forwards > report.draft.verified_drafts > 0
+
+    def test_an_unmapped_draft_shows_in_membership(self, pair: tuple[Any, Any]) -> None:
+        target, draft = pair
+        good = measure(target, draft)
+        unmapped = copy.deepcopy(draft)
+        unmapped.kept_ids = draft.kept_ids.roll(1)
+        bad = measure(target, unmapped)
+        assert bad.identical is True
+        assert bad.acceptance_rate is not None
+        assert good.acceptance_rate is not None
+        assert bad.acceptance_rate < good.acceptance_rate
+
+    def test_nothing_stays(self, pair: tuple[Any, Any]) -> None:
+        target, draft = pair
+        config = draft.generation_config
+        settings, weights = config.to_dict(), {n: w.clone() for n, w in draft.named_parameters()}
+        hooks = TestNothingStays().hooks(target, draft)  # some are Transformers' own
+        measure(target, draft, num_assistant_tokens=2)
+        assert TestNothingStays().hooks(target, draft) == hooks
+        assert draft.generation_config is config
+        assert config.to_dict() == settings
+        assert all(torch.equal(weights[name], w) for name, w in draft.named_parameters())
+
+    def test_another_target_is_refused_before_anything_runs(self, pair: tuple[Any, Any]) -> None:
+        other = make_tiny("llama", num_hidden_layers=3)
+        handle = other.register_forward_hook(lambda *_: pytest.fail("the target ran"))
+        with pytest.raises(ValueError, match="layers 2, but"):
+            measure(other, pair[1])
+        handle.remove()
 
 
 class TestTime:

@@ -238,7 +238,7 @@ class Quantised(nn.Linear):
 def test_a_quantised_head_is_refused_plainly(tiny_llama):
     """transformers#23686"""
     tiny_llama.lm_head = Quantised(48, 300, bias=False)
-    with pytest.raises(ValueError, match=r"its head is a Quantised: load the draft unquantised"):
+    with pytest.raises(ValueError, match=r"its head is a Quantised: load the model unquantised"):
         TrimmedDraftForCausalLM.from_draft_model(tiny_llama, vocabulary(vocab_size=300))
 
 
@@ -289,7 +289,7 @@ def test_a_trimmed_draft_is_not_cut_again(tiny_llama):
 
 
 def test_an_id_beyond_the_heads_rows_is_refused():
-    with pytest.raises(ValueError, match=r"head has 64 rows, but the vocabulary keeps id 70"):
+    with pytest.raises(ValueError, match=r"head of GPT2LMHeadModel has 64 rows, but the vocabulary keeps id 70"):
         TrimmedDraftForCausalLM.from_draft_model(make_other("gpt2"), vocabulary((3, 70)))
 
 

@@ -94,8 +94,11 @@ def test_latency_of_a_draft_and_of_none(folder: Path, target: NamedModel) -> Non
     assert make_latency(target).vocab_size == 300
     timed = make_latency(target, draft, cost="measured", layers=1)
     assert (timed.kind, timed.settings["body"]) == ("measured", "LlamaForCausalLM")
+    timed = make_latency(target, cost="measured")
+    assert (timed.kind, timed.settings["body"]) == ("measured", "EagleBody")
+    assert timed.vocab_size == 300
     with pytest.raises(ValueError, match="name the draft"):
-        make_latency(target, cost="measured")
+        make_latency(target, layers=1)
 
 
 def test_counts_of_another_tokenizer_are_refused(folder: Path, counts: TokenCounts) -> None:

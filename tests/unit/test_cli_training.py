@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tiny_models import make_byte_tokenizer, make_tiny
+from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
+from vtrim_hf.cli_training import train
+
+app = typer.Typer()
+app.command()(train)
+
+# What `vtrim train` runs, in a process of its own.
+PROGRAM = "import typer; from vtrim_hf.cli_training import train; typer.run(train)"
+FAST = ("--no-bf16", "--batch-size", "4", "--unroll", "2")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny target, its vocabulary and chat data."""
+    folder = tmp_path_factory.mktemp("train")
+    tokenizer = make_byte_tokenizer()
+    target = make_tiny("llama", num_hidden_layers=4, eos_token_id=2)
+    target.save_pretrained(folder / "target")
+    tokenizer.save_pretrained(folder / "target")
+    for name, ids in (("vocabulary", range(290)), ("other", range(280))):
+        made = DraftVocabulary.from_ids(ids, vocab_size=300, tokenizer=tokenizer)
+        made.save(folder / name)
+    rows = [{"prompt": f"say {n}", "completion": f"number {n} it is"} for n in range(40)]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:5]))
+    return folder
+
+
+def invoke(place: Path, *arguments: str, data: str = "data.jsonl") -> Result:
+    call = [str(place / "target"), str(place / data), *arguments]
+    return CliRunner().invoke(app, call, catch_exceptions=False)
+
+
+def vocabulary(place: Path) -> tuple[str, str]:
+    return "--vocabulary", str(place / "vocabulary")
+
+
+def test_training_goes_on_after_a_kill(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    command = [
+        *(sys.executable, "-c", PROGRAM),
+        *(str(place / "target"), str(place / "data.jsonl")),
+        *vocabulary(place),
+        *("-o", str(out), *FAST, "--epochs", "6", "--json"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        deadline = time.monotonic() + 240
+        while not list(tmp_path.glob(".draft.*.training/checkpoint-*/trainer_state.json")):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not out.exists(), "nothing half-written takes the draft's place"
+
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=900
+    )
+    assert "going on from step" in done.stderr
+    found = json.loads(done.stdout)
+    report = json.loads((out / "training_report.json").read_text())
+    assert found["acceptance_length"] == report["best"]["acceptance_length"]
+    steps = [point["step"] for point in report["curve"]]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == found["steps"]
+    assert not list(tmp_path.glob(".draft.*")), "checkpoints are gone once the draft is there"
+    draft = TrimmedDraftForCausalLM.from_pretrained(out)
+    assert str(draft.dtype) == "torch.bfloat16"
+    assert draft.config.draft_vocab_size == 290
+    assert (out / "tokenizer.json").is_file()
+
+
+def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    wishes = (*FAST, "--epochs", "1", "--eval", str(place / "eval.jsonl"), "--quiet")
+    call = (*vocabulary(place), "-o", str(out), *wishes, "--layers", "0", "2", "4")
+    first = invoke(place, *call)
+    assert first.exit_code == 0, first.output
+    assert "acceptance_length" in first.stdout
+    config = json.loads((out / "config.json").read_text())
+    assert config["target_layer_ids"] == [0, 2, 4]
+    report = json.loads((out / "training_report.json").read_text())
+    assert report["data"]["evaluation"]["conversations"] == 5
+
+    written = (out / "model.safetensors").stat().st_mtime_ns
+    again = invoke(place, *call, "--json")
+    assert "holds this draft already" in " ".join(again.stderr.split())
+    assert json.loads(again.stdout)["output"] == str(out)
+    assert (out / "model.safetensors").stat().st_mtime_ns == written
+    assert invoke(place, *call, "--no-resume").exit_code == 0
+    assert (out / "model.safetensors").stat().st_mtime_ns != written
+
+    further = tmp_path / "further"
+    common = ("--from", str(out), "-o", str(further), *wishes)
+    assert invoke(place, *common, "--draft-length", "3").exit_code == 0
+    draft = TrimmedDraftForCausalLM.from_pretrained(further)
+    assert draft.config.vocabulary_fingerprint == config["vocabulary_fingerprint"]
+    assert draft.generation_config.num_assistant_tokens == 3
+
+    other = invoke(place, *common, "--vocabulary", str(place / "other"))
+    assert other.exit_code == 2
+    assert "retrim(vocabulary) or draft.extend(vocabulary, target)" in other.stderr
+    moved = invoke(place, *common, "--layers", "1", "2", "3")
+    assert moved.exit_code == 2
+    assert "reads the hidden states [0, 2, 4], got layers [1, 2, 3]" in moved.stderr
+
+
+def test_the_target_answers_first(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    answering = ("--regenerate", "--max-new-tokens", "6", "--limit", "24", "--keep-checkpoints")
+    done = invoke(
+        place, *vocabulary(place), "-o", str(out), *FAST, "--epochs", "1", *answering, "--quiet"
+    )
+    assert done.exit_code == 0, done.output
+    (answers,) = tmp_path.glob(".draft.*.training/answers.jsonl")
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert sum("assistant_token_ids" in row for row in rows) == 24
+    report = json.loads((out / "training_report.json").read_text())
+    assert report["data"]["train"]["sequences"] + report["data"]["evaluation"]["sequences"] == 24
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "a new draft needs a vocabulary"),
+        (("--vocabulary", "nowhere"), "holds no vocabulary"),
+        (("--layers", "3", "2", "1"), "layers must be 3 ascending"),
+        (("--layers", "1", "2", "9"), "layers must be 3 ascending"),
+        (("--limit", "3"), "are for --regenerate"),
+        (("--epochs", "0"), "--epochs must be more than 0"),
+        (("--minutes", "0"), "max_minutes must be more than 0"),
+        (("--max-length", "1"), "max_length must be at least 3"),
+        (("--eval", "nowhere.jsonl"), "no file or folder 'nowhere.jsonl'"),
+    ],
+)
+def test_mistakes_are_answered_before_the_target_is_loaded(
+    arguments: tuple[str, ...],
+    words: str,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("the target was loaded")
+
+    monkeypatch.setattr("vtrim_hf.named_models.load_model", load)
+    given = () if "--vocabulary" in arguments or not arguments else vocabulary(place)
+    done = invoke(place, *given, "-o", str(tmp_path / "draft"), *arguments)
+    assert done.exit_code == 2, done.output
+    assert words in " ".join(done.stderr.split())
+    assert not (tmp_path / "draft").exists()
+
+
+def test_data_and_output_are_looked_at_first(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vtrim_hf.named_models.load_model", None)
+    file = tmp_path / "draft"
+    file.touch()
+    done = invoke(place, *vocabulary(place), "-o", str(file))
+    assert done.exit_code == 2
+    assert "is a file: name another" in done.stderr
+    (place / "odd.jsonl").write_text('{"odd": 1}\n')
+    done = invoke(place, *vocabulary(place), "-o", str(tmp_path / "x"), data="odd.jsonl")
+    assert done.exit_code == 2
+    assert "no assistant turn" in done.stderr
+    wide = DraftVocabulary.from_ids(range(50), vocab_size=320)
+    wide.save(tmp_path / "wide")
+    done = invoke(place, "--vocabulary", str(tmp_path / "wide"), "-o", str(tmp_path / "x"))
+    assert done.exit_code == 2
+    assert "for a target of width 320" in done.stderr
+    assert not list(tmp_path.glob(".x*"))

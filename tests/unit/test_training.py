@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from drafting import make_draft, make_eagle
+from tiny_models import make_tiny
+from training_samples import PROMPT, fluent_target, rule_texts, said_by, settings
+from vtrim_hf.measuring import measure_decoding
+from vtrim_hf.training import DraftTrainer
+from vtrim_hf.training_checkpoints import last_whole_checkpoint
+from vtrim_hf.training_data import TrainingSequences
+from vtrim_hf.training_report import TRAINING_JSON
+
+
+@pytest.fixture(scope="module")
+def fluent() -> Any:
+    torch.manual_seed(0)
+    return fluent_target()
+
+
+@pytest.fixture(scope="module")
+def texts(fluent: Any) -> Any:
+    torch.manual_seed(1)
+    return said_by(fluent, rule_texts(36, PROMPT))
+
+
+def new_draft(target: Any, ids: Any = None) -> Any:
+    torch.manual_seed(3)
+    return make_eagle(target, ids, initializer_range=0.1)
+
+
+class Losses(TrainerCallback):
+    """Keeps the loss of each step; stops, as a kill would, in the middle of one."""
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.seen: list[tuple[int, float]] = []
+        self._kill_at = kill_at
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if "loss" in logs:
+            self.seen.append((state.global_step, logs["loss"]))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self._kill_at:
+            raise KeyboardInterrupt
+
+
+def trainer_of(
+    target: Any, texts: Any, folder: Path, *callbacks: Any, draft: Any = None, **wishes: Any
+) -> DraftTrainer:
+    draft = new_draft(target) if draft is None else draft
+    held = wishes.pop("held", texts)
+    return DraftTrainer(
+        draft,
+        target,
+        args=settings(folder, **wishes),
+        train_dataset=texts,
+        eval_dataset=held,
+        callbacks=callbacks,
+    )
+
+
+def test_a_draft_learns_to_say_what_its_target_says(fluent: Any, tmp_path: Path) -> None:
+    texts = said_by(fluent, rule_texts(64, PROMPT))
+    held_prompts = rule_texts(12, PROMPT)
+    before = copy.deepcopy(fluent.state_dict())
+    draft = new_draft(fluent)
+    trainer = trainer_of(
+        fluent,
+        texts,
+        tmp_path,
+        draft=draft,
+        held=said_by(fluent, held_prompts),
+        max_steps=90,
+        learning_rate=6e-3,
+        per_device_train_batch_size=16,
+        feature_cache=str(tmp_path / "features"),
+        logging_steps=50,
+    )
+    trainer.train()
+    found = trainer.evaluate()
+    assert found["eval_acceptance_1"] > 0.7
+    for name, weight in fluent.state_dict().items():
+        assert weight.equal(before[name]), f"the target's {name} was changed"
+    assert set(draft.state_dict()) == set(new_draft(fluent).state_dict())
+    assert not draft.training
+    report = measure_decoding(
+        fluent,
+        draft,
+        list(held_prompts),
+        max_new_tokens=20,
+        num_assistant_tokens=4,
+        assistant_confidence_threshold=0.0,
+        warmup=0,
+        plain_dtypes=(),
+        progress=False,
+    )
+    assert report.acceptance_rate is not None
+    assert report.acceptance_rate > 0.5
+    assert report.identical
+    # All columns of the texts against those where rounds began: the same up to chance.
+    assert report.acceptance_length == pytest.approx(found["eval_acceptance_length"], rel=0.2)
+
+
+def test_accumulated_gradients_are_those_of_one_batch(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    weights = []
+    # Of different lengths, so that micro-batches differ in their columns; all in each step.
+    items = [texts[at] for at in range(12)]
+    few = TrainingSequences.from_pairs(
+        (item["input_ids"][: 8 + at], item["assistant_mask"][: 8 + at])
+        for at, item in enumerate(items)
+    )
+    for batch, times in ((12, 1), (4, 3), (5, 3)):
+        draft = new_draft(fluent)
+        trainer_of(
+            fluent,
+            few,
+            tmp_path / str(batch),
+            draft=draft,
+            max_steps=2,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=times,
+            optim="sgd",
+            warmup_steps=0,
+            lr_scheduler_type="constant",
+            learning_rate=0.05,
+        ).train()
+        weights.append(copy.deepcopy(draft.state_dict()))
+    moved = new_draft(fluent).state_dict()
+    name = "body.midlayer.mlp.down_proj.weight"
+    assert not weights[0][name].equal(moved[name])
+    for other in weights[1:]:
+        for name, weight in weights[0].items():
+            torch.testing.assert_close(weight, other[name], rtol=1e-4, atol=1e-6)
+
+
+def test_cached_features_give_the_losses_of_online_ones(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    found = []
+    for cache in (None, str(tmp_path / "features")):
+        losses = Losses()
+        trainer_of(
+            fluent,
+            texts,
+            tmp_path / str(cache is None),
+            losses,
+            feature_cache=cache,
+            feature_dtype="float32",
+        ).train()
+        found.append([loss for _, loss in losses.seen])
+    assert len(found[0]) == 4
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_training_goes_on_after_a_kill_with_the_same_losses(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    common = {"max_steps": 22, "save_strategy": "steps", "save_steps": 4}  # 9 steps an epoch
+    whole = Losses()
+    trainer_of(fluent, texts, tmp_path / "whole", whole, **common).train()
+
+    folder = tmp_path / "killed"
+    first = Losses(kill_at=15)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(fluent, texts, folder, first, **common).train()
+    # What a kill in the middle of saving leaves: no state that is written last.
+    torn = folder / "checkpoint-14"
+    shutil.copytree(folder / "checkpoint-12", torn)
+    (torn / "trainer_state.json").write_text('{"epoch":')
+    second = Losses()
+    again = trainer_of(fluent, texts, folder, second, **common)
+    again.train(resume_from_checkpoint=True)
+    assert not torn.exists()
+    assert [step for step, _ in second.seen] == list(range(13, 23))
+    assert second.seen == whole.seen[12:]
+    report = json.loads((folder / TRAINING_JSON).read_text())
+    assert [point["step"] for point in report["curve"]] == list(range(1, 23))
+    assert [point["loss"] for point in report["curve"]] == [loss for _, loss in whole.seen]
+    assert report["tokens_seen"] == 22 * 4 * 26
+    assert report["finished"]
+    last = last_whole_checkpoint(folder)
+    assert last is not None
+    assert last.name == "checkpoint-22"
+
+
+def test_another_training_s_checkpoint_is_refused(fluent: Any, texts: Any, tmp_path: Path) -> None:
+    trainer_of(fluent, texts, tmp_path, save_strategy="steps", save_steps=2).train()
+    other = trainer_of(fluent, texts, tmp_path, draft=new_draft(fluent, range(10, 80)))
+    with pytest.raises(ValueError, match="of another vocabulary"):
+        other.train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        trainer_of(fluent, texts, tmp_path / "empty").train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-4" / "draft_training.json").unlink()
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        trainer_of(fluent, texts, tmp_path).train(str(tmp_path / "checkpoint-4"))
+
+
+def test_the_best_checkpoint_is_the_one_that_stays(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    class Spoil(TrainerCallback):
+        """Ruins the draft after the second evaluation."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+            if state.global_step == 41:
+                with torch.no_grad():
+                    known["model"].body.lm_head.weight.zero_()
+
+    draft = new_draft(fluent)
+    trainer = trainer_of(
+        fluent,
+        texts,
+        tmp_path,
+        Spoil(),
+        draft=draft,
+        max_steps=46,
+        learning_rate=4e-3,
+        eval_strategy="steps",
+        eval_steps=20,
+        save_strategy="steps",
+        save_steps=20,
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    points = trainer.report.data["evaluations"]
+    assert [point["step"] for point in points] == [20, 40, 46], "the end is evaluated, too"
+    lengths = [point["acceptance_length"] for point in points]
+    assert lengths[1] > lengths[0]
+    assert lengths[1] > lengths[2]
+    assert trainer.report.data["best"]["step"] == 40
+    assert trainer.evaluate()["eval_acceptance_length"] == pytest.approx(lengths[1], rel=1e-6)
+    assert draft.body.lm_head.weight.abs().sum() > 0
+
+
+def test_the_report_holds_what_was_done(fluent: Any, texts: Any, tmp_path: Path) -> None:
+    draft = new_draft(fluent, range(10, 60))
+    trainer = trainer_of(fluent, texts, tmp_path, draft=draft, feature_cache=str(tmp_path / "f"))
+    trainer.train()
+    trainer.evaluate()
+    found = json.loads((tmp_path / TRAINING_JSON).read_text())
+    assert found["fingerprints"]["vocabulary"] == draft.config.vocabulary_fingerprint
+    assert found["fingerprints"]["train"] == texts.fingerprint
+    assert found["settings"]["unroll_steps"] == 4
+    assert found["data"]["train"]["tokens"] == 36 * 26
+    assert 0 < found["masked_share"] < 1
+    assert set(found["seconds"]) == {"answers", "features", "training", "evaluation"}
+    assert found["seconds"]["training"] > 0
+    assert found["seconds"]["features"] > 0
+    (point,) = found["evaluations"]
+    assert len(point["acceptance"]) == 4
+    assert point["acceptance_length"] == pytest.approx(1 + sum(point["acceptance"]))
+    assert [p["step"] for p in found["curve"]] == [1, 2, 3, 4]
+    assert found["curve"][-1]["tokens"] == 4 * 4 * 26
+
+
+def test_the_target_is_no_part_of_what_is_trained_or_saved(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    draft = new_draft(fluent)
+    config = json.loads(draft.config.to_json_string())
+    trainer = trainer_of(fluent, texts, tmp_path, draft=draft)
+    modules = set(trainer.model.modules())
+    assert not modules & set(fluent.modules())
+    assert trainer.model is draft
+    trainer.train()
+    assert json.loads(draft.config.to_json_string()) == config, "no trace in the config"
+    trainer.save_model(str(tmp_path / "saved"))
+    assert not modules & set(fluent.modules())
+    loaded = type(draft).from_pretrained(tmp_path / "saved")
+    for name, weight in loaded.state_dict().items():
+        assert weight.equal(draft.state_dict()[name])
+    held = {weight.data_ptr() for weight in fluent.parameters()}
+    groups = trainer.optimizer.param_groups
+    assert not held & {weight.data_ptr() for group in groups for weight in group["params"]}
+
+
+def test_bfloat16_drafts_are_trained_in_float32(fluent: Any, texts: Any, tmp_path: Path) -> None:
+    draft = new_draft(fluent).to(torch.bfloat16)
+    trainer = trainer_of(fluent, texts, tmp_path, draft=draft, bf16=True)
+    trainer.train()
+    assert {weight.dtype for weight in draft.parameters()} == {torch.float32}
+    assert all(point["loss"] is not None for point in trainer.report.data["curve"])
+
+
+def test_a_timed_training_ends_in_time_and_slows_down(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    trainer = trainer_of(
+        fluent,
+        texts,
+        tmp_path,
+        max_steps=-1,
+        max_minutes=0.08,
+        evaluations=3,
+        eval_strategy="steps",
+        save_strategy="steps",
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    data = trainer.report.data
+    rates = [point["learning_rate"] for point in data["curve"]]
+    assert max(rates) > 0.5e-3
+    assert rates[-1] < 0.3 * max(rates)
+    assert len(data["evaluations"]) >= 2
+    assert data["evaluations"][-1]["step"] == data["curve"][-1]["step"]
+    # The part that is not ours to decide is the step that was running.
+    assert data["seconds"]["training"] < 0.08 * 60 + 5
+    spent = dict(data["seconds"])
+    spent["features"] = 60.0
+    data["seconds"] = spent
+    with pytest.raises(ValueError, match="leaves too little to train in"):
+        trainer.pace.begin()
+
+
+def test_conversations_are_read_and_answered(tmp_path: Path, byte_tokenizer: Any) -> None:
+    target = make_tiny("llama", num_hidden_layers=4, eos_token_id=2)
+    rows = [{"prompt": f"say {n}", "completion": f"number {n} it is"} for n in range(24)]
+    trainer = DraftTrainer(
+        new_draft(target),
+        target,
+        args=settings(tmp_path, regenerate=True, regenerate_tokens=8, regenerate_limit=20),
+        train_dataset=rows,
+        processing_class=byte_tokenizer,
+    )
+    train, held = trainer.train_dataset, trainer.eval_dataset
+    assert len(train) + len(held) == 20  # type: ignore[arg-type]
+    assert len(held) >= 1  # type: ignore[arg-type]
+    item = train[0]
+    start = int(item["assistant_mask"].argmax())
+    prompt = torch.from_numpy(item["input_ids"][:start].astype(int))[None]
+    said = target.generate(prompt, max_new_tokens=8, do_sample=False)[0].tolist()
+    assert item["input_ids"].tolist() == said
+    assert trainer.report.data["seconds"]["answers"] > 0
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "tokenizer.json").is_file()
+
+
+def test_what_cannot_be_trained_is_refused(
+    fluent: Any, texts: Any, tmp_path: Path, byte_tokenizer: Any
+) -> None:
+    with pytest.raises(ValueError, match="EAGLE-3 body"):
+        trainer_of(fluent, texts, tmp_path, draft=make_draft(fluent))
+    with pytest.raises(TypeError, match="the target must be a loaded"):
+        DraftTrainer(new_draft(fluent), "target", args=settings(tmp_path), train_dataset=texts)
+    with pytest.raises(TypeError, match="DraftTrainingArguments"):
+        DraftTrainer(new_draft(fluent), fluent, args={}, train_dataset=texts)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pass tokenizer="):
+        DraftTrainer(new_draft(fluent), fluent, args=settings(tmp_path), train_dataset=[{}])
+    with pytest.raises(ValueError, match="choose the best checkpoint by"):
+        DraftTrainer(new_draft(fluent), fluent, args=settings(tmp_path), train_dataset=texts)
+    other = make_tiny("llama", num_hidden_layers=6)
+    with pytest.raises(ValueError, match="with layers 6"):
+        trainer_of(fluent, texts, tmp_path, draft=new_draft(other))

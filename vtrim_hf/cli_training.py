@@ -1,0 +1,220 @@
+"""`vtrim train`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .cli_shared import (
+    MODEL_NAME,
+    AsJson,
+    Debug,
+    Dtype,
+    Quiet,
+    answers_mistakes,
+    check_output,
+    folder_written_whole,
+    remarks,
+    show,
+)
+from .named_models import NamedModel
+
+if TYPE_CHECKING:
+    from .training_step import TrainedDraft
+
+
+@answers_mistakes
+def train(
+    target: Annotated[str, typer.Argument(help=f"The target: {MODEL_NAME}.")],
+    data: Annotated[
+        str, typer.Argument(help="Chat data, the target's own answers best: a file, folder or id.")
+    ],
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="Folder that `vtrim search` wrote; for a new draft.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
+        "draft"
+    ),
+    eval_: Annotated[
+        str | None,
+        typer.Option("--eval", help="Held-out chat data; 5 % of the data if not given."),
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="A draft to train on; its vocabulary stays.")
+    ] = None,
+    regenerate: Annotated[
+        bool, typer.Option("--regenerate", help="Let the target answer the prompts first.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest answer (with --regenerate), 256.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Prompts to answer at most (with --regenerate).")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data, 10.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop in this time, answers and features included.")
+    ] = None,
+    layers: Annotated[
+        tuple[int, int, int] | None,
+        typer.Option(help="Which of the target's hidden states are read, 3 ascending numbers."),
+    ] = None,
+    unroll: Annotated[
+        int | None, typer.Option(min=1, help="Tokens drafted in a row: 4 on a CPU, 7 on a GPU.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Conversations a step and device, 16.")
+    ] = None,
+    accumulate: Annotated[
+        int | None, typer.Option(min=1, help="Batches whose gradients are summed, 1.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of a conversation at most, 2048.")
+    ] = None,
+    feature_cache: Annotated[
+        str,
+        typer.Option(help="Folder of the target's features, `auto` or `none` (anew each time)."),
+    ] = "auto",
+    split: Annotated[
+        str | None, typer.Option(help="Split of a data set that has several.")
+    ] = None,
+    draft_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens drafted a round (stored with the draft).")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of the draft's weights.")] = Dtype.bfloat16,
+    target_dtype: Annotated[
+        Dtype | None, typer.Option(help="Of the target's weights; the saved one if not given.")
+    ] = None,
+    bf16: Annotated[
+        bool | None, typer.Option("--bf16/--no-bf16", help="Compute in bfloat16, where it pays.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of weights and order.")] = 42,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Log for TensorBoard, too.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on after an interruption.")
+    ] = True,
+    keep_checkpoints: Annotated[
+        bool, typer.Option("--keep-checkpoints", help="Leave checkpoints and answers in place.")
+    ] = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Train a draft that reads the target's hidden states (EAGLE-3) on chat data of a domain.
+
+    Example: `vtrim train smollm2 answers.jsonl --vocabulary search -o draft`
+
+    In an hour, the target's own words: `vtrim train smollm2 prompts.jsonl --vocabulary search
+    --regenerate --minutes 60`
+
+    Run again after an interruption, with the same arguments, it goes on where it was.
+    """
+    from .training_step import train_draft
+
+    check_output(output, folder=True)
+    if not regenerate and (max_new_tokens is not None or limit is not None):
+        raise ValueError("--max-new-tokens and --limit are for --regenerate: add it")
+    if epochs is not None and epochs <= 0:
+        raise ValueError(f"--epochs must be more than 0, got {epochs}")
+    settings: dict[str, Any] = {
+        "num_train_epochs": epochs,
+        "max_minutes": minutes,
+        "unroll_steps": unroll,
+        "learning_rate": learning_rate,
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": accumulate,
+        "max_length": max_length,
+        "feature_cache": None if feature_cache == "none" else feature_cache,
+        "regenerate": regenerate,
+        "regenerate_tokens": max_new_tokens,
+        "regenerate_limit": limit,
+        "bf16": bf16,
+        "seed": seed,
+        "report_to": "tensorboard" if tensorboard else None,
+    }
+    judge = NamedModel(target)
+    with _no_other_bars():
+        trained = train_draft(
+            judge,
+            data,
+            output,
+            vocabulary=vocabulary,
+            start=None if from_ is None else NamedModel(from_),
+            evaluation=eval_,
+            layers=layers,
+            split=split,
+            target_dtype="auto" if target_dtype is None else str(target_dtype),
+            dtype=str(dtype),
+            draft_length=draft_length,
+            resume=resume,
+            settings=settings,
+            progress=not quiet,
+            on_resumed=lambda step: remarks.print(f"going on from step {step}"),
+            on_evaluation=None if quiet else lambda line: remarks.print(line, markup=False),
+        )
+        if not trained.is_main:
+            return
+        if trained.draft is None:
+            text = f"{output} holds this draft already; --no-resume trains it anew"
+            remarks.print(text, markup=False, soft_wrap=True)
+        else:
+            _save(trained, judge, output)
+    if not keep_checkpoints:
+        trained.clean_up()
+    _show(trained.report, output, json_)
+
+
+@contextmanager
+def _no_other_bars() -> Iterator[None]:
+    """Silence the bars that Transformers shows while it loads and saves weights."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
+
+
+def _save(trained: TrainedDraft, target: NamedModel, output: Path) -> None:
+    from .training_report import TRAINING_JSON, TrainingReport
+
+    with folder_written_whole(output) as folder:
+        trained.draft.save_pretrained(folder)
+        target.tokenizer.save_pretrained(folder)
+        report = TrainingReport(folder / TRAINING_JSON)
+        report.data = trained.report
+        report.save()
+
+
+def _show(report: dict[str, Any], output: Path, as_json: bool) -> None:
+    best = report["best"] or {}
+    facts: dict[str, Any] = {
+        "output": str(output),
+        "acceptance_length": best.get("acceptance_length"),
+        "acceptance": next(
+            (p["acceptance"] for p in report["evaluations"] if p["step"] == best.get("step")), []
+        ),
+        "best_step": best.get("step"),
+        "steps": report["curve"][-1]["step"] if report["curve"] else None,
+        "sequences": report["data"]["train"]["sequences"],
+        "tokens_seen": report["tokens_seen"],
+        "masked_share": report["masked_share"],
+        "minutes": {part: round(s / 60, 2) for part, s in report["seconds"].items()},
+        "vocabulary": report["fingerprints"]["vocabulary"],
+    }
+    said = {
+        **facts,
+        "acceptance": " ".join(f"{share:.3f}" for share in facts["acceptance"]),
+        "minutes": ", ".join(f"{part} {spent}" for part, spent in facts["minutes"].items()),
+    }
+    show(facts, [{"": name, "value": value} for name, value in said.items()], as_json)

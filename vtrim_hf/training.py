@@ -1,0 +1,307 @@
+"""`DraftTrainer`: trains an EAGLE-3 draft for its target, on Transformers' own `Trainer`.
+
+The target is read, never trained, saved or moved: neither the draft nor the trainer's model holds
+it. What one batch gives is the business of `training_loss.py`, where features come from that of
+`feature_cache.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+from .training_arguments import DraftTrainingArguments
+from .training_batches import GroupedSampler, collate
+from .training_checkpoints import STATE_JSON, continued, existing_checkpoint
+from .training_features import Teacher
+from .training_forward import ForwardInputs, computing_the_loss
+from .training_inputs import TrainingInputs, check_models, kept_ids
+from .training_loss import UnrolledLoss, figures
+from .training_pace import Pace
+from .training_progress import TrainingFlow
+from .training_report import TRAINING_JSON, TrainingReport
+from .vocabulary import write_atomically
+
+__all__ = ["DraftTrainer", "DraftTrainingArguments"]
+
+logger = logging.getLogger(__name__)
+
+
+class DraftTrainer(Trainer):
+    """Trains a draft with an EAGLE-3 body.
+
+    Args:
+        draft: made with `TrimmedDraftForCausalLM.for_target`, or loaded to be trained on. Its
+            weights become float32.
+        target: the model that it drafts for, loaded, in any dtype, on any device.
+        args: settings; `output_dir` holds checkpoints and `training_report.json`.
+        train_dataset: chat data of any shape that counting reads (`open_chat_data`), or
+            `TrainingSequences`.
+        eval_dataset: the same, held out; by default `args.heldout` of the conversations are.
+        processing_class: the target's tokenizer; needed unless sequences are given.
+        tokenizer: another name for it.
+        chat_template: see `ChatRenderer`.
+        template_kwargs: see `ChatRenderer`.
+        split: of a data set that has several.
+        callbacks: as `Trainer` takes them.
+        optimizers: as `Trainer` takes them.
+
+    Attributes:
+        report: the `TrainingReport`.
+
+    Raises:
+        TypeError: if draft or target are no loaded models.
+        ValueError: if the draft has another body or target, or as `read_sequences` and
+            `TargetReader.prove` document.
+
+    Example:
+        ```python
+        draft = TrimmedDraftForCausalLM.for_target(target, vocabulary)
+        trainer = DraftTrainer(draft, target, args=DraftTrainingArguments("out"),
+                               train_dataset="answers.jsonl", tokenizer=tokenizer)
+        trainer.train()
+        draft.to(torch.bfloat16).save_pretrained("draft")     # the best checkpoint
+        ```
+    """
+
+    args: DraftTrainingArguments
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        draft: Any,
+        target: Any,
+        args: DraftTrainingArguments | None = None,
+        train_dataset: object = None,
+        eval_dataset: object = None,
+        processing_class: Any = None,
+        *,
+        tokenizer: Any = None,
+        chat_template: str | bool | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        split: str | None = None,
+        callbacks: Sequence[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        args = args if args is not None else DraftTrainingArguments("tmp_trainer")
+        tokenizer = tokenizer if tokenizer is not None else processing_class
+        check_models(draft, target, args, tokenizer)
+        self.tokenizer = tokenizer
+        self.report = TrainingReport(
+            Path(args.output_dir or ".") / TRAINING_JSON if args.should_save else None
+        )
+        inputs = TrainingInputs(
+            draft, target, args, tokenizer, chat_template, template_kwargs, split, self.report
+        )
+        train, evaluation = inputs.read(train_dataset, eval_dataset)
+        draft.float()  # small steps are lost in bfloat16 weights
+        use_cache = draft.config.__dict__.get("use_cache")
+        super().__init__(
+            model=draft,
+            args=args,
+            data_collator=collate,
+            train_dataset=train,
+            eval_dataset=evaluation,
+            callbacks=[TrainingFlow(self), *(callbacks or ())],
+            optimizers=optimizers,
+        )
+        # Transformers leaves this run's setting in the config, which the draft is saved with.
+        if use_cache is None:
+            draft.config.__dict__.pop("use_cache", None)
+        else:
+            draft.config.use_cache = use_cache
+        if args.n_gpu > 1:
+            logger.warning("one process trains on one GPU; use `torchrun` or `accelerate launch`")
+            args._n_gpu = 1
+        self._forward = ForwardInputs(inputs.reader, args.device, bool(args.bf16))
+        self._caches = inputs.caches
+        self._teacher = Teacher(target, kept_ids(draft), args.device)
+        inputs.prove(self._teacher)
+        self.pace = Pace(args, self.report)
+        self.train_sampler: GroupedSampler | None = None
+        self._sums = torch.zeros(0)
+        self._evaluated: list[torch.Tensor] = []
+        self.report.data["settings"] = args.recorded()
+        self.report.data["fingerprints"] = inputs.fingerprints()
+        self.report.data["data"] = {
+            "train": train and train.facts(),
+            "evaluation": evaluation and evaluation.facts(),
+        }
+        self.report.count_interrupted()
+
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> Any:
+        """Train; afterwards the draft holds the best checkpoint's weights.
+
+        Args:
+            resume_from_checkpoint: a checkpoint's folder, or True for the last one of
+                `args.output_dir` that was written to its end.
+            **kwargs: as `Trainer.train` takes them.
+
+        Raises:
+            ValueError: if there is no such checkpoint, or it is one of another vocabulary, target
+                or data.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = str(existing_checkpoint(self.args.output_dir or "."))
+        if resume_from_checkpoint:
+            known = self.report.data
+            state = continued(resume_from_checkpoint, known["fingerprints"], known["settings"])
+            self.report.go_on(state)
+        self._fill_caches()
+        self.pace.begin()
+        with self._computing_the_loss():
+            done = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        draft: Any = self.model
+        draft.eval()
+        self.report.data["finished"] = True
+        self.report.save()
+        return done
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate; the metrics hold `acceptance_length` and the acceptance by position."""
+        self._fill_caches()
+        with self._computing_the_loss(), self.pace.paused(), self.report.timed("evaluation"):
+            found: dict[str, float] = super().evaluate(*args, **kwargs)
+        self.report.save()
+        return found
+
+    # What Trainer asks for.
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> GroupedSampler:
+        data: Any = train_dataset if train_dataset is not None else self.train_dataset
+        together = self.args.train_batch_size * self.args.world_size
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        self.train_sampler = GroupedSampler(data.lengths, together, seed)
+        return self.train_sampler
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return eval_dataset.lengths.argsort(kind="stable").tolist()  # little is padded
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """Count the columns of all micro-batches on all processes, so that sums may be added."""
+        if not batch_samples:
+            return None
+        columns = sum((batch["runs"] > 0).sum() for batch in batch_samples).to(device)
+        if self.args.world_size > 1:
+            columns = self.accelerator.reduce(columns, "sum")
+        return columns.clamp(min=1)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the loss of a batch over the columns of the whole step."""
+        training = bool(model.training)
+        steps = self.args.unroll_steps if training else self.args.acceptance_steps
+        found: UnrolledLoss = model(**self._forward.inputs(inputs, int(steps or 1)))
+        if num_items_in_batch is None:
+            num_items_in_batch = (inputs["runs"] > 0).sum().clamp(min=1)
+        loss = found.total / num_items_in_batch
+        if training:
+            loss = loss * self.args.world_size  # gradients are averaged over processes
+            sums = found.sums.sum(0)
+            self._sums = sums if not self._sums.numel() else self._sums + sums
+        return (loss, found) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Train on a micro-batch, and note its time and tokens."""
+        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+        self.report.data["tokens_seen"] += int(inputs["lengths"].sum()) * self.args.world_size
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        return loss
+
+    def prediction_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,  # noqa: ARG002
+        ignore_keys: list[str] | None = None,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, None, None]:
+        """Evaluate a batch; its sums are kept for the metrics."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad():
+            loss, found = self.compute_loss(model, inputs, return_outputs=True)
+        self._evaluated.append(self.accelerator.gather_for_metrics(found.sums).cpu())
+        return loss.detach(), None, None
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate, and replace the metrics by those of all columns together."""
+        self._evaluated = []
+        output: Any = super().evaluation_loop(*args, **kwargs)
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        sums = torch.cat(self._evaluated).double().sum(0)
+        found = figures(sums, float(self.args.step_decay))
+        output.metrics.update({f"{prefix}_{name}": value for name, value in found.items()})
+        if prefix == "eval":
+            self.report.add("evaluations", self.state, found)
+        return output
+
+    def log(self, logs: Any, start_time: float | None = None) -> None:
+        """Log, with the acceptance of the batches since the last log."""
+        if "loss" in logs and self._sums.numel():
+            sums = self._sums
+            if self.args.world_size > 1:
+                sums = self.accelerator.reduce(sums, "sum")
+            found = figures(sums.double().cpu(), float(self.args.step_decay))
+            self._sums = torch.zeros(0)
+            logs.update({name: value for name, value in found.items() if name != "loss"})
+            self.pace.note(self.report)
+            self.report.add("curve", self.state, logs)
+            self.report.data["masked_share"] = logs["masked_share"]
+        super().log(logs, start_time)
+        self.report.save()
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the schedule; of a timed training it follows the time."""
+        if self.args.max_minutes is not None and self.lr_scheduler is None:
+            self.lr_scheduler: Any = self.pace.schedule(optimizer or self.optimizer)
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def floating_point_ops(self, inputs: Any) -> int:  # noqa: ARG002
+        """Return 0: the report counts time and tokens."""
+        return 0
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the draft; in checkpoints also what a training needs to go on."""
+        super().save_model(output_dir, _internal_call)
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir or ".")
+        if _internal_call:
+            self.pace.note(self.report)
+            state = {
+                "report": self.report.state(),
+                "fingerprints": self.report.data["fingerprints"],
+                "settings": self.report.data["settings"],
+            }
+            write_atomically(folder / STATE_JSON, json.dumps(state).encode())
+        elif self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+
+    # What is ours.
+
+    def _computing_the_loss(self) -> AbstractContextManager[None]:
+        return computing_the_loss(self.model, self._teacher, float(self.args.step_decay))
+
+    def _fill_caches(self) -> None:
+        with self.report.timed("features"), self.args.main_process_first(desc="features"):
+            for cache in self._caches:
+                cache.fill(
+                    tokens_at_once=self.args.feature_tokens,
+                    progress=not self.args.disable_tqdm,
+                    on_shard=self.report.save,
+                )
+        self._caches = []

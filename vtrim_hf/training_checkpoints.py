@@ -1,0 +1,98 @@
+"""Which checkpoint a training goes on from: the last one that was written to its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+STATE_JSON = "draft_training.json"
+"""In each checkpoint: what the report held, and what it was a training of."""
+
+_TRAINER_STATE = "trainer_state.json"  # Transformers writes it last
+_FOLDER = re.compile(r"checkpoint-(\d+)")
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """Return the folders of checkpoints, the oldest first."""
+    found = [(_FOLDER.fullmatch(path.name), path) for path in Path(folder).glob("checkpoint-*")]
+    return [path for match, path in sorted((int(m[1]), p) for m, p in found if m) if match >= 0]
+
+
+def last_whole_checkpoint(folder: str | Path) -> Path | None:
+    """Return the last checkpoint that was written to its end; None if there is none.
+
+    What a kill left half-written behind it is removed: Transformers would take it up.
+    """
+    for path in reversed(checkpoints(folder)):
+        if read_state(path) is not None and _json(path / _TRAINER_STATE) is not None:
+            return path
+        shutil.rmtree(path, ignore_errors=True)
+    return None
+
+
+def existing_checkpoint(folder: str | Path) -> Path:
+    """Return the last checkpoint that was written to its end.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = last_whole_checkpoint(folder)
+    if found is None:
+        raise ValueError(f"no whole checkpoint in {folder}: begin without resume_from_checkpoint")
+    return found
+
+
+def read_state(checkpoint: str | Path) -> dict[str, Any] | None:
+    """Return what `STATE_JSON` of a checkpoint holds; None if it is not there or not whole."""
+    return _json(Path(checkpoint) / STATE_JSON)
+
+
+def continued(
+    checkpoint: str | Path, fingerprints: dict[str, Any], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the report's state in a checkpoint that a training goes on from.
+
+    Args:
+        checkpoint: its folder.
+        fingerprints: of the training that goes on.
+        settings: of the training that goes on; others than the checkpoint's are warned about.
+
+    Raises:
+        ValueError: if the checkpoint is not whole, or of another vocabulary, target or data.
+    """
+    state = read_state(checkpoint)
+    if state is None:
+        raise ValueError(
+            f"{checkpoint} is no whole checkpoint of a draft's training ({STATE_JSON} is missing "
+            "or broken): go on from another one"
+        )
+    for name, value in state["fingerprints"].items():
+        if fingerprints.get(name) != value:
+            raise ValueError(
+                f"{checkpoint} is of another {name} ({str(value)[:12]}, now "
+                f"{str(fingerprints.get(name))[:12]}): go on with what it was begun with, or "
+                "begin anew in another output_dir"
+            )
+    changed = [
+        f"{name} {value} -> {settings.get(name)}"
+        for name, value in state["settings"].items()
+        if settings.get(name) != value
+    ]
+    if changed:
+        logger.warning("The training goes on with other settings: %s", ", ".join(changed))
+    report: dict[str, Any] = state["report"]
+    return report
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
