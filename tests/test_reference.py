@@ -30,9 +30,7 @@ def test_it_builds_and_holds_every_public_name(reference: Any, tmp_path: Path) -
     (tmp_path / "vtrim_hf.html").write_text(
         page.replace('id="TrimmedDraftForCausalLM.from_pretrained"', "")
     )
-    assert reference.not_on_page(tmp_path) == [
-        "vtrim_hf: TrimmedDraftForCausalLM.from_pretrained"
-    ]
+    assert reference.not_on_page(tmp_path) == ["vtrim_hf: TrimmedDraftForCausalLM.from_pretrained"]
 
 
 def test_a_public_name_without_a_docstring_stops_it(

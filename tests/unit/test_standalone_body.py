@@ -289,7 +289,7 @@ def test_a_trimmed_draft_is_not_cut_again(tiny_llama):
 
 
 def test_an_id_beyond_the_heads_rows_is_refused():
-    with pytest.raises(ValueError, match=r"head of GPT2LMHeadModel has 64 rows, but the vocabulary keeps id 70"):
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel has 64 rows, but .* keeps id 70"):
         TrimmedDraftForCausalLM.from_draft_model(make_other("gpt2"), vocabulary((3, 70)))
 
 
