@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from .compatibility import check_loaded, check_pair, unwrap
+from .compatibility import check_call, check_loaded, check_pair, unwrap
 from .confidence import CALIBRATION, ConfidenceRule, calibrated, log_odds
 from .decoding_prompts import prepare_prompts
 from .draft_length import DraftLength
+from .kept_ids import whole_number
 
 _ROUNDS = 100
 _CLOSE = 1e-10
@@ -83,9 +84,15 @@ def calibrate_confidence(
         )
     check_pair(target, inner)
     model = unwrap(target)
-    most = num_assistant_tokens or inner.generation_config.num_assistant_tokens
-    if not most or most < 1:
-        raise ValueError(f"num_assistant_tokens must be at least 1, got {most!r}")
+    most = num_assistant_tokens
+    if most is None:
+        most = inner.generation_config.num_assistant_tokens
+    most = whole_number(most, "num_assistant_tokens")
+    if most < 1:
+        raise ValueError(
+            f"num_assistant_tokens must be at least 1, got {most}: nothing is drafted"
+        )
+    check_call(target, inner, do_sample=False)
     inputs = prepare_prompts(
         prompts, tokenizer, raw=raw, device=model.device, max_new_tokens=max_new_tokens
     )

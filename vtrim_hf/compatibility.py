@@ -54,7 +54,7 @@ def check_pair(
     """
     check_loaded(target, "target")
     check_loaded(draft, "draft")
-    target, draft = _generating(target), _generating(draft)
+    target, draft = generating(target), generating(draft)
     for role, model in (("target", target), ("draft", draft)):
         if model.config.is_encoder_decoder:
             raise ValueError(
@@ -113,7 +113,7 @@ def check_call(
         ValueError: naming the setting, its value and the way out.
     """
     check_pair(target, draft, tokenizer=tokenizer)
-    target, draft = _generating(target), _generating(draft)
+    target, draft = generating(target), generating(draft)
     settings = generation_config or target.generation_config
     inputs = dict(model_kwargs or {})
     if generate_kwargs:
@@ -140,7 +140,7 @@ def unwrap(model: Any) -> Any:
 
 def check_loaded(model: Any, role: str) -> None:
     """Raise TypeError unless `model` is a loaded model, or a wrapper of one."""
-    if not hasattr(getattr(_generating(model), "config", None), "get_text_config"):
+    if not hasattr(getattr(generating(model), "config", None), "get_text_config"):
         what = repr(model) if model is None or isinstance(model, str) else type(model).__name__
         raise TypeError(
             f"the {role} must be a loaded Transformers model, got {what}: load it with "
@@ -148,7 +148,7 @@ def check_loaded(model: Any, role: str) -> None:
         )
 
 
-def _generating(model: Any) -> Any:
+def generating(model: Any) -> Any:
     """Return the model that generates, behind PEFT, data-parallel, compiled or thin wrappers."""
     while not isinstance(model, GenerationMixin):
         inner = unwrap(model)
@@ -206,14 +206,14 @@ def _check_tokenizers(
 def _check_own_target(target: Any, draft: Any) -> None:
     """A draft that reads hidden states was made for one target's."""
     text, made_for = target.config.get_text_config(decoder=True), draft.config
-    known = made_for.target_name or "another target"
+    owner = made_for.target_name or "another target"
     for name, ours, theirs in (
         ("hidden states of width", made_for.target_hidden_size, text.hidden_size),
         ("layers", made_for.target_num_hidden_layers, text.num_hidden_layers),
     ):
         if ours != theirs:
             raise ValueError(
-                f"this draft reads the hidden states of {known}, with {name} {ours}, but target "
+                f"this draft reads the hidden states of {owner}, with {name} {ours}, but target "
                 f"{_name(target)} has {name} {theirs}: use the target it was made for, or make a "
                 "draft with TrimmedDraftForCausalLM.for_target"
             )

@@ -86,6 +86,10 @@ def make_metadata(
     body = getattr(draft_or_config, "config", draft_or_config).body_config
     named = draft_id or str(getattr(body, "_name_or_path", "") or "")
     made_for = getattr(draft_or_config, "config", draft_or_config).target_name
+    if None not in (made_for, target_id) and hub_id(target_id, "target") not in (None, made_for):
+        raise ValueError(
+            f"this draft was made for {made_for}, not for {target_id}: leave target_id out"
+        )
     for role, name in (("target", target_id or made_for), ("draft", named)):
         found = hub_id(name, role) or old.get(role, {}).get("id")
         if found:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 
-from .compatibility import check_can_roll_back, check_loaded, check_pair, unwrap
+from .compatibility import check_can_roll_back, check_loaded, check_pair, generating, unwrap
+from .confidence import CALIBRATION
 from .configuration_trimmed_draft import TrimmedDraftConfig
 from .eagle_target import eagle_config, new_eagle_body, target_facts
 from .standalone_body import cut_body, load_source, rows_of_head
@@ -103,7 +104,13 @@ class DraftMaking:
         """
         _check_vocabulary(vocabulary)
         check_loaded(target, "target")
-        target = unwrap(target)
+        model = generating(target)
+        if not isinstance(model, GenerationMixin):
+            raise ValueError(
+                f"the target must be able to generate, which a {type(target).__name__} cannot: "
+                "load it with AutoModelForCausalLM"
+            )
+        target = model
         config = eagle_config(target, **body_settings)
         facts = target_facts(target, layers)
         body = new_eagle_body(target, config, vocabulary.ids)
@@ -114,6 +121,8 @@ class DraftMaking:
 
     def retrim(self, vocabulary: DraftVocabulary) -> Any:
         """Return this draft with a part of its vocabulary; nothing is trained.
+
+        A calibration of the draft's confidence does not hold for other rows and is left out.
 
         Args:
             vocabulary: the ids to keep; the draft has a row for each of them.
@@ -129,7 +138,8 @@ class DraftMaking:
 
         Rows for ids that the draft has are its own, carried by token id. With all V ids this is
         the draft that a trimmed one is honestly compared with: the same weights, a head of full
-        width.
+        width. A calibration of the draft's confidence does not hold for other rows and is left
+        out.
 
         Args:
             vocabulary: the ids to keep.
@@ -142,7 +152,7 @@ class DraftMaking:
                 do not fit.
         """
         check_loaded(target, "target")
-        return self._with_rows(vocabulary, unwrap(target))
+        return self._with_rows(vocabulary, generating(target))
 
     def _with_rows(self, vocabulary: DraftVocabulary, source: Any) -> Any:
         _check_vocabulary(vocabulary)
@@ -155,6 +165,13 @@ class DraftMaking:
                     "an id would stand for another token; count and search with the target's "
                     "tokenizer and width"
                 )
+        # Rows are carried by token id, so the tokenizer stays, whether it is named again or not.
+        vocabulary = DraftVocabulary(
+            vocabulary.ids,
+            vocabulary.vocab_size,
+            own.tokenizer_hash or vocabulary.tokenizer_hash,
+            provenance=vocabulary.provenance,
+        )
         rows = own.to_draft(vocabulary.ids)
         missing = vocabulary.ids[rows < 0]
         if source is None and missing.numel():
@@ -171,6 +188,11 @@ class DraftMaking:
         }
         draft = type(self)._around(body, vocabulary, self.config, **settings)
         draft.generation_config = copy.deepcopy(self.generation_config)
+        if not torch.equal(vocabulary.ids, own.ids) and hasattr(
+            self.generation_config, CALIBRATION
+        ):
+            # It was fitted to what a head of other rows promises.
+            setattr(draft.generation_config, CALIBRATION, None)
         return draft
 
     @classmethod

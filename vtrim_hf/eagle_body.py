@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding
 
-from .packed_rows import Packed, packed_rows
+from .packed_rows import Packed, packed_rows, unshare
 
 FEATURES = 3
 """States of the target that are fused."""
@@ -159,6 +159,7 @@ class EagleBody(PreTrainedModel):
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, rows, bias=head_bias)
         self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.register_state_dict_post_hook(unshare)  # type: ignore[no-untyped-call]
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:

@@ -113,10 +113,11 @@ class EagleSession:
             self._cache.crop(-entries)
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        table: Any = self._embeddings.weight
-        # Where the weight is elsewhere for the time being, the module moves its input itself.
-        place = tokens.device if table.is_meta else table.device
-        embeds: torch.Tensor = self._embeddings(tokens.to(place))
+        table = next(self._embeddings.parameters(), None)
+        if table is not None and not table.is_meta:
+            # Where the weight is elsewhere for the time being, the module moves its input itself.
+            tokens = tokens.to(table.device)
+        embeds: torch.Tensor = self._embeddings(tokens)
         return embeds.to(self._device, self._dtype)
 
     def _turns(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -39,6 +39,17 @@ _ROTARY: dict[str, tuple[str, ...]] = {
         "truncate",
     ),
 }
+# What may differ from the target's: nothing that states, embeddings or positions depend on.
+_FREE: dict[str, type] = {
+    "intermediate_size": int,
+    "num_attention_heads": int,
+    "num_key_value_heads": int,
+    "head_dim": int,
+    "max_position_embeddings": int,
+    "attention_bias": bool,
+    "mlp_bias": bool,
+    "initializer_range": float,
+}
 _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 
 
@@ -80,13 +91,24 @@ def eagle_config(target: Any, **settings: Any) -> LlamaConfig:
         "eos_token_id": None,
     }
     for name in settings:
-        if name not in fields or name in ("vocab_size", "hidden_size", "num_hidden_layers"):
-            free = sorted(fields.keys() - {"vocab_size", "hidden_size", "num_hidden_layers"})
+        value: Any = settings[name]
+        if name not in _FREE:
             raise ValueError(
                 f"{name} is no setting of an EAGLE-3 layer that can differ from the target's: "
-                f"use one of {', '.join(free)}"
+                f"use one of {', '.join(_FREE)}"
             )
-    return LlamaConfig(**{**fields, **settings})
+        kind = _FREE[name]
+        if type(value) is not kind or (kind is not bool and not value > 0):
+            wanted = {bool: "True or False", int: "a whole number from 1 on", float: "above 0"}
+            raise ValueError(f"{name} must be {wanted[kind]}, got {value!r}")
+    fields |= settings
+    heads, shared = fields["num_attention_heads"], fields["num_key_value_heads"]
+    if heads % shared:
+        raise ValueError(
+            f"num_attention_heads must be a multiple of num_key_value_heads, got {heads} and "
+            f"{shared}: give both"
+        )
+    return LlamaConfig(**fields)
 
 
 def rotary_settings(text_config: Any) -> dict[str, Any]:
@@ -131,6 +153,8 @@ def _layer_ids(layers: Sequence[int] | None, depth: int) -> list[int]:
         if depth > 6:
             return [2, depth // 2, depth - 3]
         return [1, depth // 2, depth - 1] if depth > 3 else [0, 1, 2]
+    if not isinstance(layers, Sequence) or isinstance(layers, str):
+        raise ValueError(f"layers must be {FEATURES} whole numbers, got {layers!r}")
     ids = [whole_number(layer, "a layer") for layer in layers]
     if len(ids) != FEATURES or ids != sorted(set(ids)) or not 0 <= ids[0] <= ids[-1] <= depth:
         raise ValueError(

@@ -41,7 +41,9 @@ def export_draft(
     (whether a token of the target has a row); `config.json` with the sizes, the rotary settings
     and the target's layers. The embeddings are the target's own in every engine and not written.
 
-    The folder is there whole or not at all. An earlier export is replaced.
+    The folder is there whole or not at all. An earlier export is replaced; a kill in the moment
+    between its going and the new one's coming leaves both, as `old` and `new`, in a hidden folder
+    beside it, named after it.
 
     Args:
         draft: a draft with an EAGLE-3 body, or the folder or Hub id of one.

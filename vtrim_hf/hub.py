@@ -174,7 +174,7 @@ def publish(
             raise PublishError(
                 "the licence of the weights is not known: no card says it, and it is not guessed",
                 "pass license=, an identifier of the Hub such as 'apache-2.0': that of the model "
-                "whose head was cut",
+                "whose head was cut, of an EAGLE-3 draft its target's",
             )
         with _our_part("the card cannot be written"):
             text = render_card(

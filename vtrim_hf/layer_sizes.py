@@ -84,7 +84,7 @@ class LayerSizes:
         Raises:
             ValueError: if the config lacks a size or has a different one for each layer.
         """
-        text = config.get_text_config(decoder=True)
+        text = _of_one_layer(config.get_text_config(decoder=True))
         hidden = _size(text, "hidden_size")
         heads = _size(text, "num_attention_heads")
         if gated_mlp is None:
@@ -114,6 +114,15 @@ class LayerSizes:
     def mlp_weights(self) -> int:
         """Return the number of weights in the MLP."""
         return (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
+
+
+def _of_one_layer(config: Any) -> Any:
+    """Return the config of a layer of full attention, where layers have configs of their own."""
+    if not getattr(config, "is_heterogeneous", False):
+        return config
+    kinds = list(getattr(config, "layer_types", None) or ())
+    first = kinds.index("full_attention") if "full_attention" in kinds else 0
+    return config.per_layer_config[first]
 
 
 def _size(config: Any, name: str) -> int:

@@ -169,7 +169,9 @@ def _front_matter(
         for name in LICENSE_FIELDS:
             front.pop(name, None)
     front |= said
-    source = facts["draft"].get("id")
+    # An EAGLE-3 draft is made from its target's head and states.
+    own = "target" if facts["draft"].get("body") == "eagle3" else "draft"
+    source = facts[own].get("id")
     if source:
         front["base_model"] = source
     earlier = held.get("tags")

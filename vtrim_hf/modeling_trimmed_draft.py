@@ -47,7 +47,7 @@ _CACHE = (
 )
 _SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
-# Short drafts suit small drafts; examples/bench_pair.py measures other lengths.
+# examples/bench_draft_length.py measures other lengths, thresholds and the adaptive schedule.
 DRAFTING_DEFAULTS: dict[str, Any] = {
     "num_assistant_tokens": 4,
     "num_assistant_tokens_schedule": "constant",
@@ -221,7 +221,7 @@ class TrimmedDraftForCausalLM(  # type: ignore[misc]
                 counted, as `Trainer` asks for when it accumulates gradients.
             target_hidden_states: of an EAGLE-3 draft only: the target's `hidden_states[i]` for i
                 in `config.target_layer_ids`, side by side, [batch, length, 3 hidden].
-            kwargs: passed to the body; `return_dict=False` gives a plain tuple.
+            kwargs: passed to a standalone body; `return_dict=False` gives a plain tuple.
 
         Returns:
             Logits [batch, kept positions, V], -inf for tokens outside the vocabulary; with labels

@@ -265,3 +265,28 @@ def test_a_killed_upload_leaves_nothing_half_made(
         loaded: Any = TrimmedDraftForCausalLM.from_pretrained("user/cut")
         ids = torch.tensor([[1, 2, 3]])
         assert torch.equal(loaded(ids).logits, draft(ids).logits)
+
+
+def test_a_draft_of_hidden_states_is_published_for_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EAGLE-3: the card names the one target, whose licence and head it is."""
+    pair = make_pair()
+    pair.target.config.name_or_path = TARGET
+    draft = TrimmedDraftForCausalLM.for_target(pair.target, pair.draft.vocabulary)
+    prompt = torch.tensor([[1, 40, 50, 60]])
+    text = pair.target.generate(prompt, max_new_tokens=8, do_sample=False)
+    with LocalHub(tmp_path / "hub") as hub:
+        point_client_at(monkeypatch, hub, tmp_path / "cache")
+        publish(draft, "user/eagle", tokenizer=pair.tokenizer, license="mit", progress=False)
+        card = Path(hf_hub_download("user/eagle", "README.md")).read_text(encoding="utf-8")
+        assert "It is an EAGLE-3 draft" in card
+        assert f"base_model: {TARGET}" in card
+        assert "any model of the" not in card
+        assert "for the one target whose hidden states it was made for" in card
+        loaded = TrimmedDraftForCausalLM.from_pretrained("user/eagle")
+    assert loaded.coverage_metadata["target"]["id"] == TARGET
+    settings: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(pair.target.generate(prompt, assistant_model=loaded, **settings), text)
+    with pytest.raises(ValueError, match=f"made for {TARGET}, not for user/other"):
+        make_metadata(draft, target_id="user/other")

@@ -232,3 +232,21 @@ def test_what_cannot_be_calibrated() -> None:
         calibrate_confidence(target, draft, [make_prompt()], num_assistant_tokens=-1)
     with pytest.raises(ValueError, match="at least one prompt"):
         calibrate_confidence(target, draft, [])
+
+
+@pytest.mark.parametrize(
+    ("length", "named"), [(0, "at least 1, got 0"), (1.5, "whole number, got 1.5"), ("x", "'x'")]
+)
+def test_a_length_that_is_none_is_refused(length: Any, named: str) -> None:
+    target = make_tiny("llama")
+    with pytest.raises(ValueError, match=named):
+        calibrate_confidence(
+            target, make_draft(target), [make_prompt()], num_assistant_tokens=length
+        )
+
+
+def test_settings_that_never_reach_a_draft_are_named() -> None:
+    target = make_tiny("llama")
+    target.generation_config.num_beams = 3
+    with pytest.raises(ValueError, match="num_beams=1, got 3"):
+        calibrate_confidence(target, make_draft(target), [make_prompt()])

@@ -603,3 +603,23 @@ def test_of_a_standalone_draft_nothing_changed() -> None:
     draft = TrimmedDraftForCausalLM.from_draft_model(perturbed(target), vocabulary(KEPT))
     assert draft.config.body == "standalone"
     assert all(getattr(draft.config, name) is None for name in EAGLE_FACTS)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_another_vocabulary_keeps_the_tokenizer_and_loses_the_calibration(
+    body: str, byte_tokenizer: Any
+) -> None:
+    """A head of other rows promises otherwise; an id means the same token as before."""
+    target = make_tiny("llama")
+    named = vocabulary(KEPT, tokenizer=byte_tokenizer)
+    make = TrimmedDraftForCausalLM
+    draft = (make.from_draft_model if body == "standalone" else make.for_target)(target, named)
+    draft.generation_config.assistant_confidence_calibration = [0.5, -1.0]
+    draft.generation_config.num_assistant_tokens = 7
+    for other in (draft.retrim(vocabulary(PART)), draft.extend(vocabulary(MIXED), target)):
+        assert other.config.tokenizer_hash == draft.config.tokenizer_hash is not None
+        assert other.vocabulary.fingerprint == other.config.vocabulary_fingerprint
+        assert other.generation_config.assistant_confidence_calibration is None
+        assert other.generation_config.num_assistant_tokens == 7
+    same = draft.retrim(vocabulary(KEPT))
+    assert same.generation_config.assistant_confidence_calibration == [0.5, -1.0]

@@ -8,8 +8,11 @@ import torch
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
     BloomConfig,
     Gemma3Config,
+    Gemma4TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -24,7 +27,7 @@ from transformers import (
 
 from drafting import make_eagle
 from tiny_models import KINDS, make_prompt, make_tiny
-from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
+from vtrim_hf import DraftVocabulary, LatencyModel, TrimmedDraftForCausalLM
 from vtrim_hf.eagle_target import eagle_config, rotary_settings, target_facts
 
 EVEN = range(0, 300, 2)
@@ -453,3 +456,66 @@ def test_what_is_no_model_is_refused(thing: Any) -> None:
         TrimmedDraftForCausalLM.for_target(thing, vocabulary)
     with pytest.raises(TypeError, match="must be a DraftVocabulary, got list"):
         TrimmedDraftForCausalLM.for_target(make_tiny("llama"), [1, 2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"num_key_value_heads": 3}, "multiple of num_key_value_heads, got 4 and 3"),
+        ({"intermediate_size": 0}, "from 1 on, got 0"),
+        ({"head_dim": 12.0}, r"from 1 on, got 12\.0"),
+        ({"attention_bias": 1}, "True or False, got 1"),
+        ({"rope_parameters": {"rope_type": "dynamic"}}, "rope_parameters is no setting"),
+        ({"hidden_size": 64}, "hidden_size is no setting"),
+        ({"layers": 5}, "layers must be 3 whole numbers, got 5"),
+        ({"layers": "012"}, "layers must be 3 whole numbers, got '012'"),
+    ],
+    ids=str,
+)
+def test_settings_that_no_layer_can_have_are_refused(settings: dict[str, Any], named: str) -> None:
+    kept = DraftVocabulary.from_ids(EVEN, vocab_size=300)
+    with pytest.raises(ValueError, match=named):
+        TrimmedDraftForCausalLM.for_target(make_tiny("llama"), kept, **settings)
+
+
+def test_a_wider_mlp_is_possible() -> None:
+    kept = DraftVocabulary.from_ids(EVEN, vocab_size=300)
+    target = make_tiny("llama")
+    draft = TrimmedDraftForCausalLM.for_target(target, kept, intermediate_size=200)
+    assert draft.body.midlayer.mlp.up_proj.out_features == 200
+    prompt = make_prompt()
+    ids = target.generate(prompt, max_new_tokens=6, assistant_model=draft)
+    assert torch.equal(ids, target.generate(prompt, max_new_tokens=6))
+
+
+def test_wrapped_targets_are_seen_through_and_encoders_refused() -> None:
+    kept = DraftVocabulary.from_ids(EVEN, vocab_size=300)
+    target = make_tiny("llama")
+    draft = TrimmedDraftForCausalLM.for_target(nn.DataParallel(target), kept)
+    assert draft.config.target_num_hidden_layers == 2
+    encoder = BertForMaskedLM(BertConfig(**SIZES, intermediate_size=48))
+    with pytest.raises(ValueError, match="must be able to generate, which a BertForMaskedLM"):
+        TrimmedDraftForCausalLM.for_target(encoder, kept)
+
+
+def test_a_target_whose_layers_differ_gives_its_full_attention() -> None:
+    """Gemma 4: heads of full attention are wider than those of sliding layers."""
+    sizes: dict[str, Any] = {
+        **SIZES,
+        "hidden_size": 48,
+        "num_hidden_layers": 4,
+        "intermediate_size": 96,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "global_head_dim": 24,
+        "hidden_size_per_layer_input": 0,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    }
+    config = Gemma4TextConfig(**sizes)
+    target: Any = AutoModelForCausalLM.from_config(config).eval()
+    draft = make_eagle(target, EVEN)
+    assert draft.config.body_config.head_dim == 24
+    assert LatencyModel.eagle3(config).cost(10) > 0
+    prompt = make_prompt()
+    ids = target.generate(prompt, max_new_tokens=6, assistant_model=draft)
+    assert torch.equal(ids, target.generate(prompt, max_new_tokens=6))
