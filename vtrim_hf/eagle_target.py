@@ -98,7 +98,7 @@ def eagle_config(target: Any, **settings: Any) -> LlamaConfig:
                 f"use one of {', '.join(_FREE)}"
             )
         kind = _FREE[name]
-        if type(value) is not kind or (kind is not bool and not value > 0):
+        if type(value) is not kind or not (kind is bool or settings[name] > 0):
             wanted = {bool: "True or False", int: "a whole number from 1 on", float: "above 0"}
             raise ValueError(f"{name} must be {wanted[kind]}, got {value!r}")
     fields |= settings
