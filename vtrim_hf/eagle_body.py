@@ -35,6 +35,22 @@ class EagleOutput(NamedTuple):
     state: torch.Tensor
 
 
+class ExactRotaryEmbedding(LlamaRotaryEmbedding):  # Transformers knows it by its name's end
+    """Llama's rotary angles, whose frequencies stay in float32 whatever the weights become.
+
+    Rounded to bfloat16 they turn far positions elsewhere; a saved draft comes back with exact
+    ones, and engines use exact ones.
+    """
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        exact = self.inv_freq, self.original_inv_freq
+        moved = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.inv_freq.dtype != exact[0].dtype:
+            for name, each in zip(("inv_freq", "original_inv_freq"), exact, strict=True):
+                setattr(self, name, each.to(self.inv_freq.device))
+        return moved
+
+
 class EagleAttention(nn.Module):
     """Attention whose queries, keys and values read an embedding and a state, 2d numbers."""
 
@@ -158,7 +174,7 @@ class EagleBody(PreTrainedModel):
         self.midlayer = EagleLayer(config)
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, rows, bias=head_bias)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.rotary_emb = ExactRotaryEmbedding(config)
         self.register_state_dict_post_hook(unshare)  # type: ignore[no-untyped-call]
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -273,7 +289,13 @@ def normed(numbers: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Ten
     Not by calling `nn.RMSNorm`, which warns where weights are float32 and numbers are not, as in
     training with autocast.
     """
-    return functional.rms_norm(numbers, numbers.shape[-1:], eps=eps) * weight
+    width = numbers.shape[-1]
+    if numbers.is_cpu:
+        # The mean of [x, -x] is 0 and its variance the mean square of x: its LayerNorm begins with
+        # the RMSNorm of x, and is one kernel where torch's RMSNorm is eight.
+        both = torch.cat([numbers, -numbers], dim=-1)
+        return functional.layer_norm(both, (2 * width,), eps=eps)[..., :width] * weight
+    return functional.rms_norm(numbers, (width,), eps=eps) * weight
 
 
 def visible(

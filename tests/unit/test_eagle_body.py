@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import DynamicCache, LlamaConfig
 
-from drafting import make_eagle
+from drafting import make_eagle, watch
 from eagle_reference import EagleReference
 from tiny_models import make_prompt, make_tiny
 from vtrim_hf import TrimmedDraftForCausalLM
-from vtrim_hf.eagle_body import EagleBody, visible
+from vtrim_hf.eagle_body import EagleBody, normed, visible
 
 EVEN = range(0, 300, 2)
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
@@ -127,7 +128,7 @@ def test_the_residual_is_the_state_as_it_is() -> None:
         out = body(embeds, features)
         torch.testing.assert_close(out.state, body.fc(features), rtol=0, atol=0)
         assert torch.equal(body(embeds, state=out.state).state, out.state)
-        assert torch.equal(out.logits, body.lm_head(body.norm(out.state)))
+        torch.testing.assert_close(out.logits, body.lm_head(body.norm(out.state)))
 
 
 @pytest.mark.parametrize("split", [1, 4, 8])
@@ -460,3 +461,31 @@ def test_the_head_can_be_replaced() -> None:
     head = nn.Linear(24, 17)
     body.set_output_embeddings(head)
     assert body.get_output_embeddings() is body.lm_head is head
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_angles_stay_exact_in_every_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A draft turns as it did when it was trained, before and after it is saved."""
+    target = make_tiny("llama").to(dtype)
+    draft = make_eagle(target, EVEN)
+    exact = make_eagle(make_tiny("llama"), EVEN).body.rotary_emb.inv_freq
+    assert exact.dtype == torch.float32
+    draft.save_pretrained(tmp_path)
+    loaded = TrimmedDraftForCausalLM.from_pretrained(tmp_path)
+    for each in (draft, loaded, draft.to(torch.float32), draft.half(), copy.deepcopy(draft)):
+        assert torch.equal(each.body.rotary_emb.inv_freq, exact)
+    prompt = make_prompt(20)
+    draft, loaded = draft.to(dtype), loaded.to(dtype)
+    runs = [watch(target, each, prompt, max_new_tokens=12) for each in (draft, loaded)]
+    assert runs[0].proposals == runs[1].proposals
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_norms_are_the_root_mean_square(dtype: torch.dtype) -> None:
+    numbers = (torch.randn(2, 5, 48) * torch.logspace(-3, 2, 5)[:, None]).to(dtype)
+    weight = torch.rand(48).to(dtype)
+    found = normed(numbers, weight, 1e-5)
+    exact = numbers.double() * (numbers.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    near = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found.double(), exact * weight.double(), rtol=near, atol=near)
+    assert found.dtype == dtype
