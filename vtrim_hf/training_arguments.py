@@ -132,6 +132,11 @@ class DraftTrainingArguments(TrainingArguments):
                 f"heldout must lie in (0, 1), got {self.heldout}: the best checkpoint is chosen "
                 "by conversations that are held out"
             )
+        if self.gradient_checkpointing:
+            raise ValueError(
+                "an EAGLE-3 draft has one layer, so there is nothing to checkpoint between layers: "
+                "leave gradient_checkpointing out, and lower per_device_train_batch_size instead"
+            )
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise ValueError(f"max_minutes must be more than 0, got {self.max_minutes}")
         if self.feature_dtype not in FEATURE_DTYPES:

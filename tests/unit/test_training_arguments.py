@@ -48,6 +48,7 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
         ({"fp16": True}, "bfloat16 or float32"),
         ({"dataloader_num_workers": 2}, "dataloader_num_workers=0"),
         ({"regenerate_limit": 0}, "regenerate_limit must be at least 1"),
+        ({"gradient_checkpointing": True}, "nothing to checkpoint between layers"),
     ],
 )
 def test_mistakes_are_named(wish: dict[str, Any], words: str, tmp_path: Path) -> None:
