@@ -134,8 +134,8 @@ class DraftTrainingArguments(TrainingArguments):
             )
         if self.gradient_checkpointing:
             raise ValueError(
-                "an EAGLE-3 draft has one layer, so there is nothing to checkpoint between layers: "
-                "leave gradient_checkpointing out, and lower per_device_train_batch_size instead"
+                "an EAGLE-3 draft has one layer, there is nothing to checkpoint between layers; "
+                "got gradient_checkpointing=True: lower per_device_train_batch_size instead"
             )
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise ValueError(f"max_minutes must be more than 0, got {self.max_minutes}")
