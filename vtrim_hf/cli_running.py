@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, out, remarks
+from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, no_bars, out, remarks
 
 if TYPE_CHECKING:
     from .recipe_runner import RunReport
@@ -61,7 +60,7 @@ def run(
     def say(text: str) -> None:
         remarks.print(text, markup=False, soft_wrap=True)
 
-    with _no_bars() if quiet else nullcontext():
+    with no_bars() if quiet else nullcontext():
         report = run_recipe(
             load_recipe(recipe),
             run_folder,
@@ -79,20 +78,6 @@ def run(
     if report.goal_met is False:
         remarks.print("goal missed: see the speed-up in report.md", style="red")
         raise typer.Exit(1)
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    """Silence the bars that Transformers shows while it loads and saves weights."""
-    from transformers.utils import logging
-
-    was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            logging.enable_progress_bar()
 
 
 def _show(report: RunReport) -> None:

@@ -135,3 +135,17 @@ def as_text(value: Any) -> str:
     if isinstance(value, list):
         return " to ".join(as_text(item) for item in value)
     return str(value)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Silence the bars that Transformers shows while it loads and saves weights."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +16,7 @@ from .cli_shared import (
     answers_mistakes,
     check_output,
     folder_written_whole,
+    no_bars,
     remarks,
     show,
 )
@@ -140,7 +139,7 @@ def train(
         "report_to": "tensorboard" if tensorboard else None,
     }
     judge = NamedModel(target)
-    with _no_other_bars():
+    with no_bars():
         trained = train_draft(
             judge,
             data,
@@ -169,20 +168,6 @@ def train(
     if not keep_checkpoints:
         trained.clean_up()
     _show(trained.report, output, json_)
-
-
-@contextmanager
-def _no_other_bars() -> Iterator[None]:
-    """Silence the bars that Transformers shows while it loads and saves weights."""
-    from transformers.utils import logging
-
-    was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            logging.enable_progress_bar()
 
 
 def _save(trained: TrainedDraft, target: NamedModel, output: Path) -> None:
