@@ -19,7 +19,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A variable of its own: a comma inside a call would end an argument.
-EXTRAS := .[demo,plots,test]
+EXTRAS := .[demo,plots,train,test]
 
 # $(call pip,VENV,CONSTRAINTS,WHAT): quiet, unless it fails: then once more, with the reasons.
 pip = $(1)/bin/python -m pip install -qq -c $(2) $(3) || $(1)/bin/python -m pip install -c $(2) $(3)

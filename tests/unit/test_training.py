@@ -363,3 +363,16 @@ def test_what_cannot_be_trained_is_refused(
     other = make_tiny("llama", num_hidden_layers=6)
     with pytest.raises(ValueError, match="with layers 6"):
         trainer_of(fluent, texts, tmp_path, draft=new_draft(other))
+
+
+def test_tensorboard_shows_the_acceptance(fluent: Any, texts: Any, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logs = tmp_path / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORBOARD_LOGGING_DIR", str(logs))
+        trainer_of(fluent, texts, tmp_path, report_to="tensorboard", max_steps=3).train()
+    (events,) = logs.rglob("events.out.tfevents.*")
+    found = EventAccumulator(str(events.parent)).Reload()
+    assert {"train/loss", "train/acceptance_length"} <= set(found.Tags()["scalars"])
+    assert [point.step for point in found.Scalars("train/acceptance_length")] == [1, 2, 3]
