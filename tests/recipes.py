@@ -28,6 +28,34 @@ measure:
   max_new_tokens: 6
 """
 
+TRAINED = """\
+target: target
+draft:
+  body: eagle3
+  layers: [0, 1, 2]
+  dtype: float32
+  draft_length: 2
+domains:
+  a:
+    train: a.jsonl
+    test: a_test.jsonl
+  b:
+    train: b.jsonl
+    heldout: 0.4
+    from_target: {limit: 24, max_new_tokens: 6, batch_size: 4}
+search:
+  min_coverage: 0.9
+train:
+  epochs: 3
+  unroll: 2
+  batch_size: 4
+  bf16: false
+measure:
+  prompts: 2
+  max_new_tokens: 6
+"""
+"""Of the same folder, with a draft that is trained."""
+
 
 def write_rows(path: Path, subject: str, start: int, end: int) -> None:
     with path.open("w", encoding="utf-8") as file:
@@ -39,7 +67,7 @@ def write_rows(path: Path, subject: str, start: int, end: int) -> None:
             file.write(json.dumps({"messages": turns}) + "\n")
 
 
-def make_recipe_folder(folder: Path) -> Path:
+def make_recipe_folder(folder: Path, recipe: str = RECIPE) -> Path:
     """Write models, data and `recipe.yaml` into a folder; returns the recipe's path."""
     target = make_tiny("llama", eos_token_id=2)
     small = perturbed(target, 0.05)
@@ -50,5 +78,5 @@ def make_recipe_folder(folder: Path) -> Path:
     write_rows(folder / "a_test.jsonl", "fox", 30, 34)
     write_rows(folder / "b.jsonl", "city", 0, 24)
     path = folder / "recipe.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
+    path.write_text(recipe, encoding="utf-8")
     return path

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class Step(StrEnum):
-    """The steps of a recipe, in order."""
+    """The steps of a recipe, in order; no recipe has both trim and train."""
 
     COUNT = "count"
     SEARCH = "search"
     TRIM = "trim"
+    TRAIN = "train"
     MEASURE = "measure"
     PUBLISH = "publish"
 
@@ -48,7 +49,7 @@ def run(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001
 ) -> None:
-    """Count, search, trim, measure and publish what one recipe says.
+    """Count, search, trim or train, measure and publish what one recipe says.
 
     Finished steps are kept as long as nothing that goes into them changes; a killed run goes on.
 

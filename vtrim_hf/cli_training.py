@@ -85,6 +85,10 @@ def train(
     draft_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens drafted a round (stored with the draft).")
     ] = None,
+    calibration_prompts: Annotated[
+        int,
+        typer.Option(min=0, help="Held-out prompts to fit the draft's confidence on; 0: none."),
+    ] = 16,
     dtype: Annotated[Dtype, typer.Option(help="Of the draft's weights.")] = Dtype.bfloat16,
     target_dtype: Annotated[
         Dtype | None, typer.Option(help="Of the target's weights; the saved one if not given.")
@@ -152,6 +156,7 @@ def train(
             target_dtype="auto" if target_dtype is None else str(target_dtype),
             dtype=str(dtype),
             draft_length=draft_length,
+            calibration_prompts=calibration_prompts,
             resume=resume,
             settings=settings,
             progress=not quiet,

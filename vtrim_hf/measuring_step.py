@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +14,7 @@ from .named_models import NamedModel
 if TYPE_CHECKING:
     from .decode_report import DecodeReport
     from .kept_rows import KeptRows
+    from .prompt_reading import Prompt
 
 REPORT_JSON = "decode_report.json"
 
@@ -63,20 +64,59 @@ class FullDraft:
         import torch
 
         from .modeling_trimmed_draft import TrimmedDraftForCausalLM
-        from .vocabulary import DraftVocabulary
 
-        width = self._target.vocab_size
-        every = DraftVocabulary.from_ids(
-            range(width), vocab_size=width, tokenizer=self._target.tokenizer
-        )
         small = self._draft.model(self._dtype)
-        made: Any = TrimmedDraftForCausalLM.from_draft_model(small, every, layers=self._layers)
+        made: Any = TrimmedDraftForCausalLM.from_draft_model(
+            small, _every_id(self._target), layers=self._layers
+        )
         if self._draft_length is not None:
             made.generation_config.num_assistant_tokens = self._draft_length
         return made.to(getattr(torch, dtype))
 
 
-def read_prompts(data: Any, tokenizer: Any, limit: int, *, split: str | None = None) -> list[Any]:
+class ExtendedDraft:
+    """A trained draft with the target's whole vocabulary; never saved.
+
+    Its own rows stay as they are, the others are the target's, rounded as they.
+
+    Args:
+        draft: the trained draft, with an EAGLE-3 body.
+        target: the model that it was trained for.
+    """
+
+    def __init__(self, draft: NamedModel, target: NamedModel) -> None:
+        self._draft, self._target = draft, target
+
+    @property
+    def identity(self) -> str:
+        """A text that is the same for the same draft only."""
+        return f"extended:{self._draft.identity}:{self._target.identity}"
+
+    def model(self, dtype: str) -> Any:
+        """Return the draft, in the dtype that is measured in."""
+        import torch
+
+        trained = self._draft.model("auto")
+        made: Any = trained.extend(_every_id(self._target), self._target.model(dtype))
+        return made.to(getattr(torch, dtype))
+
+
+def _every_id(target: NamedModel) -> Any:
+    from .vocabulary import DraftVocabulary
+
+    width = target.vocab_size
+    return DraftVocabulary.from_ids(range(width), vocab_size=width, tokenizer=target.tokenizer)
+
+
+def read_prompts(
+    data: Any,
+    tokenizer: Any,
+    limit: int,
+    *,
+    split: str | None = None,
+    without: Collection[str] = (),
+    on_left_out: Callable[[int], None] | None = None,
+) -> list[Any]:
     """Read the first prompts of chat data, as ids in the target's own rendering.
 
     Args:
@@ -84,6 +124,8 @@ def read_prompts(data: Any, tokenizer: Any, limit: int, *, split: str | None = N
         tokenizer: the target's.
         limit: prompts at most.
         split: of a data set that has several.
+        without: prompts that are passed over, as `prompt_keys` gives them.
+        on_left_out: called with the number of those that were met, if any.
 
     Returns:
         Lists of ids, at least one.
@@ -91,17 +133,48 @@ def read_prompts(data: Any, tokenizer: Any, limit: int, *, split: str | None = N
     Raises:
         ValueError: if there is no prompt; the text names the first rows.
     """
+    left_out: list[str] = []
+
+    def wanted(prompts: Iterable[Prompt]) -> Iterator[list[int]]:
+        for prompt in prompts:
+            if prompt.key in without:
+                left_out.append(prompt.key)
+            else:
+                yield list(prompt.ids)
+
+    reader = _reader(data, tokenizer, split)
+    found = wanted(prompt for prompt in reader if prompt is not None)
+    prompts = list(itertools.islice(found, limit))
+    if not prompts and left_out:
+        raise ValueError(
+            f"each of the {len(left_out)} prompts of {data} is one that the draft is trained on: "
+            "give others"
+        )
+    if not prompts:
+        raise ValueError(f"{data} holds no prompt; the first rows: {reader.skipped}")
+    if left_out and on_left_out is not None:
+        on_left_out(len(left_out))
+    return prompts
+
+
+def prompt_keys(sources: Iterable[Any], tokenizer: Any) -> frozenset[str]:
+    """Return what tells the prompts of chat data apart, as `read_prompts` may leave them out.
+
+    Args:
+        sources: anything that `open_chat_data` opens.
+        tokenizer: the target's.
+    """
+    readers = (_reader(data, tokenizer, None) for data in sources)
+    return frozenset(prompt.key for reader in readers for prompt in reader if prompt is not None)
+
+
+def _reader(data: Any, tokenizer: Any, split: str | None) -> Any:
     from .chat_data import open_chat_data
     from .chat_rendering import ChatRenderer
     from .prompt_reading import PromptReader
 
     source = open_chat_data(data, split=split)
-    reader = PromptReader(source, ChatRenderer(tokenizer), sys.maxsize, strict=False)
-    found = (prompt for prompt in reader if prompt is not None)
-    prompts = [list(prompt.ids) for prompt in itertools.islice(found, limit)]
-    if not prompts:
-        raise ValueError(f"{data} holds no prompt; the first rows: {reader.skipped}")
-    return prompts
+    return PromptReader(source, ChatRenderer(tokenizer), sys.maxsize, strict=False)
 
 
 def measure_draft(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-STEPS = ("count", "search", "trim", "measure", "publish")
-"""In the order in which they run; training, once there is any, comes between trim and measure."""
+STEPS = ("count", "search", "trim", "train", "measure", "publish")
+"""In the order in which they run. No recipe has all: a draft is cut (trim) or trained (train)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TOGETHER, PER_DOMAIN = "together", "per_domain"
@@ -43,6 +43,52 @@ class DraftChoice:
     layers: int | None = None
     dtype: str = "bfloat16"
     draft_length: int | None = None
+
+
+@dataclass(frozen=True)
+class EagleChoice:
+    """The draft with an EAGLE-3 body, which is made for the target and trained.
+
+    Attributes:
+        layers: which three of the target's hidden states it reads; None for EAGLE-3's choice.
+        dtype: of the weights that are saved.
+        draft_length: tokens drafted a round; None for the library's default.
+    """
+
+    layers: tuple[int, ...] | None = None
+    dtype: str = "bfloat16"
+    draft_length: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainChoice:
+    """How a draft is trained; None leaves the default of `DraftTrainingArguments`.
+
+    Attributes:
+        minutes: stop in this time; the target's answers, which are counted, are not part of it.
+        epochs: passes over the data.
+        unroll: tokens drafted in a row.
+        learning_rate: the highest one.
+        batch_size: conversations a step and device.
+        accumulate: batches whose gradients are summed.
+        max_length: tokens of a conversation at most.
+        bf16: compute in bfloat16; None where the machine is fast at it.
+        target_dtype: of the target's weights meanwhile; "auto" takes the saved one.
+        seed: of weights and order.
+        feature_cache: folder of the target's features; "auto" or "none".
+    """
+
+    minutes: float | None = None
+    epochs: float | None = None
+    unroll: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    accumulate: int | None = None
+    max_length: int | None = None
+    bf16: bool | None = None
+    target_dtype: str = "auto"
+    seed: int = 42
+    feature_cache: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -169,10 +215,11 @@ class Recipe:
         path: the file.
         text: the file's text.
         target: the model that is to be made faster.
-        draft: the draft that is cut for it.
+        draft: the draft that is cut or trained for it.
         domains: in the file's order.
         drafts: "together" for one draft of all domains, "per_domain" for one each.
         search: how the vocabulary is chosen.
+        train: how the draft is trained; None for one that is cut.
         measure: how the draft is measured; None for not at all.
         publish: where it goes; None for nowhere.
         lines: line of each field that is given, by its place, such as `domains.sql.train`.
@@ -182,13 +229,24 @@ class Recipe:
     path: Path
     text: str = field(repr=False)
     target: ModelChoice
-    draft: DraftChoice
+    draft: DraftChoice | EagleChoice
     domains: tuple[Domain, ...]
     drafts: str = TOGETHER
     search: SearchChoice = field(default_factory=SearchChoice)
+    train: TrainChoice | None = None
     measure: MeasureChoice | None = field(default_factory=MeasureChoice)
     publish: PublishChoice | None = None
     lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def making(self) -> str:
+        """The step that makes the draft: "trim" or "train"."""
+        return "trim" if self.train is None else "train"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps that a run of it may have, in order."""
+        return tuple(s for s in STEPS if s not in ("trim", "train") or s == self.making)
 
     @property
     def scopes(self) -> tuple[str | None, ...]:
@@ -206,6 +264,12 @@ class Recipe:
         while place and place not in self.lines:
             place = place.rpartition(".")[0]
         return self.lines.get(place, 1)
+
+    def mistake(self, place: str, text: str) -> ValueError:
+        """Return an error that shows the line of a field."""
+        from .recipe_yaml import Mistake, RecipeError
+
+        return RecipeError(self.path, [Mistake(self.line(place), text)])
 
     def where(self, place: str) -> str:
         """Return file and line of a field, or of the nearest section around it."""

@@ -17,9 +17,16 @@ from .chat_data import open_chat_data
 from .counts_file import COUNTING
 from .counts_file import FORMAT as COUNTS_FORMAT
 from .named_models import NamedModel
-from .recipe import STEPS, Domain, Recipe
+from .recipe import STEPS, Domain, DraftChoice, Recipe
+from .recipe_rows import DIVIDING
 
-FORMATS = {"count": [1, COUNTING, COUNTS_FORMAT], "search": 1, "trim": 1, "measure": 1}
+FORMATS = {
+    "count": [1, COUNTING, COUNTS_FORMAT],
+    "search": 1,
+    "trim": 1,
+    "train": 1,
+    "measure": 1,
+}
 """Raise a step's number when it would make something else of the same inputs."""
 
 
@@ -56,35 +63,33 @@ class Piece:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def plan(recipe: Recipe, target: NamedModel, draft: NamedModel) -> tuple[Piece, ...]:
+def plan(recipe: Recipe, target: NamedModel, draft: NamedModel | None) -> tuple[Piece, ...]:
     """Return all pieces of a recipe, each after those that it needs.
 
     Args:
         recipe: the recipe.
         target: its target, at a fixed commit.
-        draft: the model that is cut, at a fixed commit.
+        draft: the model that is cut, at a fixed commit; None for a draft that is trained.
 
     Raises:
         ValueError: or FileNotFoundError, if data cannot be read.
     """
     data = {domain.name: _identities(domain) for domain in recipe.domains}
     pieces = [
-        Piece("count", domain.name, (), _count_inputs(domain, target, data[domain.name][0]))
+        Piece(
+            "count", domain.name, (), _count_inputs(recipe, domain, target, data[domain.name][0])
+        )
         for domain in recipe.domains
     ]
-    small = {"model": draft.identity, "layers": recipe.draft.layers}
-    cut = {**small, "dtype": recipe.draft.dtype, "draft_length": recipe.draft.draft_length}
+    cut = _cut_inputs(recipe, draft)
     for scope in recipe.scopes:
         domains = recipe.domains_of(scope)
         counts = tuple(_name("count", domain.name) for domain in domains)
+        made = {"format": FORMATS[recipe.making], "target": target.identity}
+        made |= _train_inputs(recipe) if cut is None else {"draft": cut}
         pieces += [
-            Piece("search", scope, counts, _search_inputs(recipe, scope, target, small)),
-            Piece(
-                "trim",
-                scope,
-                (*counts, _name("search", scope)),
-                {"format": FORMATS["trim"], "target": target.identity, "draft": cut},
-            ),
+            Piece("search", scope, counts, _search_inputs(recipe, scope, target, cut)),
+            Piece(recipe.making, scope, (*counts, _name("search", scope)), made),
         ]
         if recipe.measure is not None:
             tests = {domain.name: data[domain.name][1] for domain in domains}
@@ -126,7 +131,31 @@ def _identities(domain: Domain) -> tuple[list[str], str | None]:
     return [identity(name, domain.split) for name in domain.train], test
 
 
-def _count_inputs(domain: Domain, target: NamedModel, data: list[str]) -> dict[str, Any]:
+def _cut_inputs(recipe: Recipe, draft: NamedModel | None) -> dict[str, Any] | None:
+    """Return what decides a draft that is cut."""
+    wish = recipe.draft
+    if draft is None or not isinstance(wish, DraftChoice):
+        return None
+    return {
+        "model": draft.identity,
+        "layers": wish.layers,
+        "dtype": wish.dtype,
+        "draft_length": wish.draft_length,
+    }
+
+
+def _train_inputs(recipe: Recipe) -> dict[str, Any]:
+    """Return what decides a draft that is trained, besides its data and vocabulary."""
+    draft = json.loads(json.dumps(asdict(recipe.draft)))
+    settings = {} if recipe.train is None else asdict(recipe.train)
+    # Where features are kept changes nothing in them.
+    settings.pop("feature_cache", None)
+    return {**draft, **settings}
+
+
+def _count_inputs(
+    recipe: Recipe, domain: Domain, target: NamedModel, data: list[str]
+) -> dict[str, Any]:
     answering = domain.from_target
     return {
         "format": FORMATS["count"],
@@ -141,18 +170,21 @@ def _count_inputs(domain: Domain, target: NamedModel, data: list[str]) -> dict[s
         if answering is None
         else {key: value for key, value in asdict(answering).items() if key != "batch_size"},
         "keeps_prompts": domain.test is None,
+        **({} if recipe.train is None else {"keeps_training_data": DIVIDING}),
     }
 
 
 def _search_inputs(
-    recipe: Recipe, scope: str | None, target: NamedModel, draft: Mapping[str, Any]
+    recipe: Recipe, scope: str | None, target: NamedModel, cut: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     domains = recipe.domains_of(scope)
     settings = {key: list(v) if key == "keep" else v for key, v in asdict(recipe.search).items()}
     return {
         "format": FORMATS["search"],
         "target": target.identity,
-        "draft": dict(draft),
+        "draft": {"body": "eagle3"}
+        if cut is None
+        else {key: cut[key] for key in ("model", "layers")},
         **settings,
         "floors": {domain.name: domain.floor for domain in domains},
         "weights": {domain.name: domain.weight for domain in domains} if len(domains) > 1 else {},
@@ -164,22 +196,25 @@ def _measured(
     scope: str | None,
     target: NamedModel,
     tests: Mapping[str, str | None],
-    cut: Mapping[str, Any],
+    cut: Mapping[str, Any] | None,
 ) -> Piece:
     settings = asdict(recipe.measure) if recipe.measure is not None else {}
     goal = ("min_speedup", "compare_full")  # a goal is held against what was measured
-    without = [_name("count", name) for name, test in tests.items() if test is None]
+    # Prompts may come from the counts, and those that were trained on are passed over.
+    trains = recipe.train is not None
+    counts = [_name("count", name) for name, test in tests.items() if trains or test is None]
+    full = "extended" if cut is None else dict(cut)
     return Piece(
         "measure",
         scope,
-        (*without, _name("trim", scope)),
+        (*counts, _name(recipe.making, scope)),
         {
             "format": FORMATS["measure"],
             "target": target.identity,
             "test": dict(tests),
             "test_splits": {d.name: d.test_split for d in recipe.domains_of(scope)},
             **json.loads(json.dumps({k: v for k, v in settings.items() if k not in goal})),
-            "full": dict(cut) if settings.get("compare_full") else None,
+            "full": full if settings.get("compare_full") else None,
         },
     )
 
@@ -187,7 +222,7 @@ def _measured(
 def _published(recipe: Recipe, scope: str | None) -> Piece:
     settings = {} if recipe.publish is None else asdict(recipe.publish)
     del settings["despite_missed_goal"], settings["exist_ok"]
-    needs = ["search", "trim", *(["measure"] if recipe.measure is not None else [])]
+    needs = ["search", recipe.making, *(["measure"] if recipe.measure is not None else [])]
     return Piece(
         "publish",
         scope,

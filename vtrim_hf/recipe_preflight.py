@@ -14,16 +14,19 @@ from .chat_rendering import ChatRenderer
 from .chat_rows import read_row
 from .named_models import NamedModel
 from .prompt_reading import PromptReader
-from .recipe import Domain, Recipe, is_place
+from .recipe import Domain, DraftChoice, ModelChoice, Recipe, is_place
 from .recipe_plan import endpoint_of, repo_id
+from .recipe_trainable import check_settings, check_states, check_trainable
 from .recipe_yaml import Mistake, RecipeError
 from .vocabulary import tokenizer_fingerprint
 
 _LOOKED_AT = 1000  # rows, after which data without a readable one is given up
 
 
-def open_models(recipe: Recipe) -> tuple[NamedModel, NamedModel]:
+def open_models(recipe: Recipe) -> tuple[NamedModel, NamedModel | None]:
     """Return the recipe's target and draft at fixed commits, after opening all that it names.
+
+    The draft is the model that is cut; None for one that is trained.
 
     Configs, tokenizers and the first rows of all data are read, no weights.
 
@@ -39,22 +42,32 @@ def open_models(recipe: Recipe) -> tuple[NamedModel, NamedModel]:
         except (OSError, ValueError, ImportError) as error:
             mistakes.append(Mistake(recipe.line(place), f"{place}: {error}"))
 
-    target, draft = (
-        NamedModel(chosen.name, revision=chosen.revision, is_folder=is_place(chosen.name))
-        for chosen in (recipe.target, recipe.draft.model)
-    )
-    for place, model in (("target", target), ("draft.model", draft)):
-        opened(place, _open_model, model)
+    def named(chosen: ModelChoice) -> NamedModel:
+        return NamedModel(chosen.name, revision=chosen.revision, is_folder=is_place(chosen.name))
+
+    target, wish, draft = named(recipe.target), recipe.draft, None
+    opened("target", _open_model, target)
+    if isinstance(wish, DraftChoice):
+        draft = named(wish.model)
+        opened("draft.model", _open_model, draft)
+        if not mistakes:
+            opened("draft.model", _check_pair, target, draft)
+            opened("draft.layers", _check_layers, wish, draft)
+    elif not mistakes:
+        opened("draft.layers", check_states, target, wish.layers)
+        opened("draft.body", check_trainable, target)
+    if recipe.train is not None:
+        opened("train", check_settings, recipe.train)
     if not mistakes:
-        opened("draft.model", _check_pair, target, draft)
-        opened("draft.layers", _check_layers, recipe, draft)
         opened("search", _check_sizes, recipe, target)
     tokenizer = None if mistakes else target.tokenizer
     for domain in recipe.domains:
         at = f"domains.{domain.name}"
         for name in domain.train:
             asked = domain.from_target is not None
-            opened(f"{at}.train", _open_train, name, domain, tokenizer if asked else None)
+            answered = recipe.train is not None and not asked
+            checks = (tokenizer if asked else None, answered)
+            opened(f"{at}.train", _open_train, name, domain, *checks)
         if domain.test is not None:
             asked = recipe.measure is not None
             known = (domain.test, domain.test_split)
@@ -118,8 +131,8 @@ def _check_pair(target: NamedModel, draft: NamedModel) -> None:
         )
 
 
-def _check_layers(recipe: Recipe, draft: NamedModel) -> None:
-    layers, most = recipe.draft.layers, draft.config.get_text_config().num_hidden_layers
+def _check_layers(wish: DraftChoice, draft: NamedModel) -> None:
+    layers, most = wish.layers, draft.config.get_text_config().num_hidden_layers
     if layers is not None and layers > most:
         raise ValueError(f"{draft} has {most} layers, got {layers}")
 
@@ -154,9 +167,9 @@ def _check_sizes(recipe: Recipe, target: NamedModel) -> None:
         )
 
 
-def _open_train(name: str, domain: Domain, tokenizer: Any) -> None:
+def _open_train(name: str, domain: Domain, tokenizer: Any, answered: bool) -> None:
     source = _opened(name, domain.split)
-    _check_rows(source, name, domain.text_column)
+    _check_rows(source, name, domain.text_column, answered=answered)
     if tokenizer is not None:
         _check_prompts(source, name, tokenizer)
 
@@ -177,19 +190,28 @@ def _opened(name: str, split: str | None) -> ChatSource:
     return open_chat_data(name, split=split)
 
 
-def _check_rows(source: ChatSource, name: str, text_column: str | None) -> None:
-    """Raise unless one of the first rows is a conversation."""
-    reason = "it is empty"
+def _check_rows(
+    source: ChatSource, name: str, text_column: str | None, *, answered: bool = False
+) -> None:
+    """Raise unless one of the first rows is a conversation, with an answer if there must be."""
+    reason, unanswered = "it is empty", 0
     for row in itertools.islice(source, _LOOKED_AT):
         if row.problem is not None:
             reason = f"{row.source}:{row.line}: {row.problem}"
             continue
         try:
-            read_row(row.row, text_column=text_column)
+            found = read_row(row.row, text_column=text_column)
         except MalformedRow as error:
             reason = f"{row.source}:{row.line}: {error}"
-        else:
+            continue
+        if found.has_answer or not answered:
             return
+        unanswered += 1
+    if unanswered:
+        raise ValueError(
+            f"{name} holds no answer that a draft could be trained on, in {unanswered} rows: give "
+            "data with an assistant's turns, or let the target answer (from_target)"
+        )
     raise ValueError(f"{name} holds no row that can be read: {reason}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .decode_report import DecodeReport
-from .recipe import Recipe
+from .recipe import DraftChoice, Recipe
 from .run_folder import RunFolder
 from .search_result import SearchResult
 from .steps import REPORT_JSON, SEARCH_JSON
@@ -53,7 +53,7 @@ def run_summary(
     return {
         "recipe": recipe.name,
         "target": recipe.target.name,
-        "draft": recipe.draft.model.name,
+        "draft": recipe.draft.model.name if isinstance(recipe.draft, DraftChoice) else "eagle3",
         "drafts_are": recipe.drafts,
         "goal": None if recipe.measure is None else recipe.measure.min_speedup,
         "goal_met": goal_met,
@@ -62,13 +62,13 @@ def run_summary(
             for domain in recipe.domains
             if f"count {domain.name}" in made
         ],
-        "drafts": [_draft(run, scope, made) for scope in recipe.scopes],
+        "drafts": [_draft(recipe, run, scope, made) for scope in recipe.scopes],
         "pieces": [dict(piece) for piece in pieces],
         "versions": versions(),
     }
 
 
-def _draft(run: RunFolder, scope: str | None, made: set[str]) -> dict[str, Any]:
+def _draft(recipe: Recipe, run: RunFolder, scope: str | None, made: set[str]) -> dict[str, Any]:
     suffix = "" if scope is None else f" {scope}"
     facts: dict[str, Any] = {"name": scope or "all domains"}
     if f"search{suffix}" in made:
@@ -88,9 +88,12 @@ def _draft(run: RunFolder, scope: str | None, made: set[str]) -> dict[str, Any]:
             },
             "search_plot": _plot(run, run.folder_of("search", scope) / "search.png"),
         }
-    if f"trim{suffix}" in made:
-        folder = run.folder_of("trim", scope)
+    making = f"{recipe.making}{suffix}"
+    if making in made:
+        folder = run.folder_of(recipe.making, scope)
         facts["folder"] = folder.relative_to(run.path).as_posix()
+        if recipe.train is not None:
+            facts["training"] = dict(run.facts(making))
     if f"measure{suffix}" in made:
         place = run.folder_of("measure", scope)
         report = DecodeReport.load(place / REPORT_JSON)
@@ -134,7 +137,8 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
     lines = [
         f"# {summary['recipe']}",
         "",
-        f"Target {summary['target']}, draft {summary['draft']}.",
+        f"Target {summary['target']}, draft "
+        + ("of body eagle3, trained." if summary["draft"] == "eagle3" else f"{summary['draft']}."),
     ]
     if summary["goal"] is not None and summary["goal_met"] is not None:
         verdict = "reached" if summary["goal_met"] else "**missed**"
@@ -169,6 +173,8 @@ def _draft_lines(draft: Mapping[str, Any]) -> list[str]:
             lines += ["", f"Served worse than the rest: {', '.join(draft['weak_domains'])}."]
     if "folder" in draft:
         lines += ["", f"The draft: [{draft['folder']}]({draft['folder']})"]
+    if "training" in draft:
+        lines += ["", *_training_lines(draft["training"])]
     if "table" in draft:
         rows = [{"domain": n, **known} for n, known in draft["measured_by_domain"].items()]
         lines += ["", draft["table"], "", *_table(rows)]
@@ -180,6 +186,23 @@ def _draft_lines(draft: Mapping[str, Any]) -> list[str]:
         known = draft["published"]
         lines += ["", f"Published as {known['url']} at {known['commit']}."]
     return lines
+
+
+def _training_lines(training: Mapping[str, Any]) -> list[str]:
+    minutes = ", ".join(f"{part} {spent:g}" for part, spent in training["minutes"].items())
+    by_position = " ".join(f"{share:.3f}" for share in training["acceptance"])
+    length = training["acceptance_length"]
+    best = (
+        "No evaluation was finished."
+        if length is None
+        else f"The best checkpoint is that of step {training['best_step']}: acceptance length "
+        f"{length:.3f} on conversations that were held out to choose it ({by_position} by "
+        "position)."
+    )
+    return [
+        f"Trained for {training['steps']} steps on {training['sequences']:,} sequences, "
+        f"{training['tokens_seen']:,} tokens in all; minutes by part: {minutes}. {best}"
+    ]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
-"""`run_recipe`: count, search, trim, measure, publish, each only where its inputs changed.
+"""`run_recipe`: count, search, trim or train, measure, publish, each only where inputs changed.
 
-A run that was killed goes on where it was: finished pieces are kept, the target's answers and the
-measured prompts as well.
+A run that was killed goes on where it was: finished pieces are kept, the target's answers, the
+last checkpoint of a training and the measured prompts as well.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def run_recipe(
             such as a missing login, is raised here, too.
         progress: show bars on a terminal.
         say: takes remarks, one line each: rows that were skipped, domains that are served worse.
-        on_step: takes one line for each piece that begins, is done, or is kept.
+        on_step: takes one line for each piece that begins, is done, or is kept, and each time a
+            training is evaluated.
 
     Returns:
         What was done. A goal that was missed is no error: see `goal_met`.
@@ -116,8 +117,12 @@ def run_recipe(
     """
     forced = tuple(force)
     for step in (*forced, *([] if until is None else [until])):
-        if step not in STEPS:
-            raise ValueError(f"a step must be one of {', '.join(STEPS)}, got {step!r}")
+        if step not in recipe.steps:
+            made = f": its draft is made by {recipe.making}" if step in STEPS else ""
+            raise ValueError(
+                f"a step of this recipe must be one of {', '.join(recipe.steps)}, got "
+                f"{step!r}{made}"
+            )
     place = Path("runs") / recipe.name if folder is None else Path(folder)
     RunFolder(place)  # so that a place that cannot be one is refused before it is locked
     with nullcontext() if dry_run else RunLock(place):
@@ -137,8 +142,8 @@ def run_recipe(
         run.begin()
         run.write_text("recipe.yaml", recipe.text)
         run.write_json("versions.json", versions())
-        shop = Workshop(recipe, run, target, draft, progress, say or (lambda _: None))
         tell = on_step or (lambda _: None)
+        shop = Workshop(recipe, run, target, draft, progress, say or (lambda _: None), tell)
         outcomes = [_made(piece, shop, forced, tell) for piece in pieces]
         goal_met = _goal_met(recipe, run, pieces)
         summary = run_summary(recipe, run, [asdict(outcome) for outcome in outcomes], goal_met)
@@ -162,6 +167,7 @@ def _made(
         reason = reason or "forced"
     if reason is None:
         tell(f"{piece.name}: kept, nothing that goes into it changed")
+        run.tidy_after(piece)
         return PieceOutcome(
             piece.name,
             piece.step,
@@ -176,6 +182,7 @@ def _made(
     files, facts = shop.make(piece)
     seconds = time.perf_counter() - start
     run.finished(piece, products, files, seconds, facts)
+    run.tidy_after(piece)
     tell(f"{piece.name}: done in {seconds:.1f} s")
     return PieceOutcome(piece.name, piece.step, DONE, reason, seconds)
 

@@ -6,28 +6,26 @@ import re
 from pathlib import Path
 
 from .chat_data import SUFFIXES
-from .embedded_models import EMBEDDED
 from .recipe import (
     DTYPES,
     PER_DOMAIN,
     TOGETHER,
     Domain,
-    DraftChoice,
+    EagleChoice,
     FromTarget,
     MeasureChoice,
-    ModelChoice,
     PublishChoice,
     Recipe,
 )
 from .recipe_fields import REQUIRED, Section
-from .recipe_settings import LONGEST_DRAFT, read_measure, read_publish, read_search
+from .recipe_models import HUB_ID, place_of, read_draft, read_model
+from .recipe_settings import read_measure, read_publish, read_search, read_train
 from .recipe_yaml import Located, Mistake
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _NAMES_RULE = "letters, digits, _ . -, at most 100, the first no sign"
 _MOST_HELDOUT = 0.9  # more leaves nothing to search on
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6  # beyond, weighted counts are no whole numbers any more
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def read_recipe(
@@ -51,8 +49,8 @@ def read_recipe(
     name = top.text("name", path.stem)
     if not _NAME.fullmatch(name):
         top.wrong(f"name must be {_NAMES_RULE}, got {name!r:.60}", top.line_of("name"))
-    target = _model(top, "target", folder)
-    draft = _draft(top.section("draft", required=True), folder)
+    target = read_model(top, "target", folder)
+    draft = read_draft(top.section("draft", required=True), folder)
     drafts = top.choice("drafts", (TOGETHER, PER_DOMAIN), TOGETHER)
     count = top.section("count")
     heldout = count.number("heldout", 0.2, most=_MOST_HELDOUT)
@@ -61,10 +59,14 @@ def read_recipe(
     count.finish()
     domains = _domains(top, folder, heldout=heldout, strict=strict, from_target=common)
     search = read_search(top.section("search"))
+    trained = isinstance(draft, EagleChoice)
+    train = read_train(top, folder, trained=trained)
     measure = read_measure(top)
     publish = read_publish(top, drafts, [domain.name for domain in domains])
     top.finish()
     _check_together(top, domains, measure, publish)
+    if trained:
+        _check_trained_on(top, domains)
     if target is None or draft is None or not domains:
         return None
     return Recipe(
@@ -76,68 +78,11 @@ def read_recipe(
         domains=domains,
         drafts=drafts,
         search=search,
+        train=train,
         measure=measure,
         publish=publish,
         lines=lines,
     )
-
-
-def _model(section: Section, key: str, folder: Path) -> ModelChoice | None:
-    """Read a model: its name, or a mapping of name and revision."""
-    found = section.located(key)
-    own, name_key = section, key
-    if found is not None and isinstance(found.value, dict):
-        own, name_key = section.section(key), "model"
-    revision = own.text("revision", None) if own is not section else None
-    name = own.text(name_key)
-    if own is not section:
-        own.finish()
-    return None if name is None else _named(own, name_key, name, revision, folder)
-
-
-def _named(
-    section: Section, key: str, name: str, revision: str | None, folder: Path
-) -> ModelChoice:
-    place = None if name in EMBEDDED else _place(folder, name)
-    is_hub_id = name not in EMBEDDED and place is None
-    if place is not None and place.is_file():
-        section.wrong(f"{section.place(key)} names a file: {place}", section.line_of(key))
-    elif is_hub_id and not _HUB_ID.fullmatch(name):
-        section.wrong(
-            f"{section.place(key)}: there is no folder {name!r:.200} beside the recipe, and it is "
-            f"neither a Hub id nor one of {', '.join(EMBEDDED)}",
-            section.line_of(key),
-        )
-    if revision is not None and not is_hub_id:
-        section.wrong(
-            f"{section.place('revision')} is for a Hub id, and {name!r} is none: leave it out",
-            section.line_of("revision"),
-        )
-    return ModelChoice(name if place is None else str(place), revision)
-
-
-def _place(folder: Path, name: str) -> Path | None:
-    """Return the absolute path that a name stands for beside the recipe; None if none is there."""
-    try:
-        place = folder / Path(name).expanduser()
-        return place.resolve() if place.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long for a path, or ~somebody unknown
-        return None
-
-
-def _draft(section: Section, folder: Path) -> DraftChoice | None:
-    if not section.given:
-        return None
-    revision = section.text("revision", None)
-    name = section.text("model")
-    dtype = section.choice("dtype", DTYPES, "bfloat16")
-    layers = section.whole("layers", None)
-    length = section.whole("draft_length", None, most=LONGEST_DRAFT)
-    section.finish()
-    if name is None:
-        return None
-    model = _named(section, "model", name, revision, folder)
-    return DraftChoice(model, layers, dtype, length)
 
 
 def _from_target(section: Section, default: FromTarget | None = None) -> FromTarget | None:
@@ -228,7 +173,7 @@ def _check_domain(own: Section, domain: Domain) -> None:
 
 def _data(section: Section, key: str, name: str, folder: Path) -> str:
     """Return a data set as an absolute path, or as it is if it is a Hub id."""
-    place = _place(folder, name)
+    place = place_of(folder, name)
     if place is not None:
         if place.is_file() and not place.name.lower().endswith(SUFFIXES):
             section.wrong(
@@ -236,7 +181,7 @@ def _data(section: Section, key: str, name: str, folder: Path) -> str:
                 section.line_of(key),
             )
         return str(place)
-    if not _HUB_ID.fullmatch(name) or name.lower().endswith(SUFFIXES):
+    if not HUB_ID.fullmatch(name) or name.lower().endswith(SUFFIXES):
         section.wrong(
             f"{section.place(key)}: there is no file or folder {name!r:.200} (paths are relative "
             "to the recipe), and it is no Hub id",
@@ -274,3 +219,14 @@ def _check_together(
             "publish: create_pr proposes to a repository that exists, private is for a new one",
             top.line_of("publish"),
         )
+
+
+def _check_trained_on(top: Section, domains: tuple[Domain, ...]) -> None:
+    for domain in domains:
+        if domain.text_column is not None:
+            top.wrong(
+                f"the domain {domain.name!r} counts text as it stands, in which no turn is an "
+                "assistant's, so that no draft can be trained on it: leave text_column out, or "
+                "cut a draft (draft.model)",
+                top.line_at(f"domains.{domain.name}.text_column"),
+            )

@@ -1,11 +1,20 @@
-"""The sections of a recipe that set its later steps: search, measure, publish."""
+"""The sections of a recipe that set its later steps: search, train, measure, publish."""
 
 from __future__ import annotations
 
 import re
 import string
+from pathlib import Path
 
-from .recipe import DTYPES, PER_DOMAIN, TOGETHER, MeasureChoice, PublishChoice, SearchChoice
+from .recipe import (
+    DTYPES,
+    PER_DOMAIN,
+    TOGETHER,
+    MeasureChoice,
+    PublishChoice,
+    SearchChoice,
+    TrainChoice,
+)
 from .recipe_fields import Section
 
 _COSTS = ("flops", "bytes", "measured")
@@ -13,6 +22,7 @@ LONGEST_DRAFT = 1000
 SMALLEST = 50
 """The `k_min` of `search_vocabulary` where none is given."""
 _LONGEST, _MOST_SEED = 1_000_000, 2**32 - 1
+_SHORTEST = 3  # tokens of a conversation, the third being the first that is drafted
 _PAPER = {"alpha": 0.5, "k_min": 50, "k_max": 50_000, "multiple_of": 1}
 
 
@@ -55,6 +65,51 @@ def read_search(section: Section) -> SearchChoice:
         key = "trials" if read.trials is not None else "seed"
         section.wrong(f"search.{key} is for the method tpe", section.line_of(key))
     return read
+
+
+def read_train(top: Section, folder: Path, *, trained: bool) -> TrainChoice | None:
+    """Read how a draft is trained; None for a draft that is cut."""
+    if not trained:
+        if top.has("train") and not top.is_off("train"):
+            top.wrong(
+                "train is for a draft that is trained, and this recipe cuts one: leave it out, or "
+                "say draft: {body: eagle3} without a model",
+                top.line_of("train"),
+            )
+        return None
+    section = top.section("train")
+    cache = section.text("feature_cache", "auto")
+    read = TrainChoice(
+        minutes=section.number("minutes", None, most=1e6, above=0),
+        epochs=section.number("epochs", None, most=1e6, above=0),
+        unroll=section.whole("unroll", None, most=LONGEST_DRAFT),
+        learning_rate=section.number("learning_rate", None, most=1, above=0),
+        batch_size=section.whole("batch_size", None, most=_LONGEST),
+        accumulate=section.whole("accumulate", None, most=_LONGEST),
+        max_length=section.whole("max_length", None, least=_SHORTEST, most=_LONGEST),
+        bf16=section.flag("bf16", None),
+        target_dtype=section.choice("target_dtype", ("auto", *DTYPES), "auto"),
+        seed=section.whole("seed", 42, least=0, most=_MOST_SEED),
+        feature_cache=cache if cache in ("auto", "none") else _beside(section, folder, cache),
+    )
+    section.finish()
+    return read
+
+
+def _beside(section: Section, folder: Path, name: str) -> str:
+    """Return a folder beside the recipe, whether it is there yet or not."""
+    try:
+        place = (folder / Path(name).expanduser()).resolve()
+        if not place.is_file():
+            return str(place)
+        wrong = f"is a file: {place}"
+    except (OSError, RuntimeError, ValueError) as error:
+        wrong = f"is no folder's name: {error}"
+    section.wrong(
+        f"train.feature_cache {wrong}; name a folder, auto or none",
+        section.line_of("feature_cache"),
+    )
+    return "auto"
 
 
 def read_measure(top: Section) -> MeasureChoice | None:

@@ -3,6 +3,7 @@
 recipe.yaml  versions.json  run.json  report.json  report.md
 count/sql.safetensors ...           one file a domain, and the target's answers
 search/ draft/ measure/ publish/    of the one draft; of several, below domains/<domain>/
+.train.<hash>.training/             beside draft/ while it is trained: checkpoints, to go on from
 """
 
 from __future__ import annotations
@@ -29,10 +30,18 @@ _TEMPORARY = ".vtrim-tmp-"
 # What `write_atomically` leaves of our own files, when it is killed: `.NAME.` and 8 characters.
 _HALF_WRITTEN = {
     ".": re.compile(r"\.(run|report|versions)\.json\.\w{8}|\.(report\.md|recipe\.yaml)\.\w{8}"),
-    "count": re.compile(r"\.[\w.-]+\.(safetensors|heldout\.jsonl)\.\w{8}"),
+    "count": re.compile(r"\.[\w.-]+\.(safetensors|(heldout|training|evaluation)\.jsonl)\.\w{8}"),
     "measure": re.compile(r"\.decode_report\.(json|png)\.\w{8}"),
 }
-_FOLDERS = {"search": "search", "trim": "draft", "measure": "measure", "publish": "publish"}
+_FOLDERS = {
+    "search": "search",
+    "trim": "draft",
+    "train": "draft",
+    "measure": "measure",
+    "publish": "publish",
+}
+_WORKPLACE = "train"
+_WORKPLACES = re.compile(r"\.train\.[0-9a-f]{12}\.training")
 
 
 class RunFolder:
@@ -77,6 +86,30 @@ class RunFolder:
     def heldout_file(self, domain: str) -> Path:
         """Return where a domain's held-out conversations lie, if it has no test data."""
         return self.path / "count" / f"{domain}.heldout.jsonl"
+
+    def training_file(self, domain: str) -> Path:
+        """Return where the conversations lie that a draft is trained on."""
+        return self.path / "count" / f"{domain}.training.jsonl"
+
+    def evaluation_file(self, domain: str) -> Path:
+        """Return where the conversations lie that choose a draft's best checkpoint."""
+        return self.path / "count" / f"{domain}.evaluation.jsonl"
+
+    def workplace(self, scope: str | None) -> Path:
+        """Return the path beside which a draft's training keeps what it goes on from.
+
+        It is not the draft's own folder, and nothing is ever there: a draft that lies where it
+        belongs would be taken for the training's result, even if somebody changed it since.
+        """
+        return self.folder_of("train", scope).with_name(_WORKPLACE).resolve()
+
+    def tidy_after(self, piece: Piece) -> None:
+        """Remove what trainings left to go on from, once a draft is there as it is wanted now."""
+        if piece.step not in ("trim", "train"):
+            return
+        for path in self.workplace(piece.scope).parent.glob(f".{_WORKPLACE}.*"):
+            if _WORKPLACES.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
 
     def product_hash(self, name: str) -> str | None:
         """Return the hash of the product of a finished piece."""

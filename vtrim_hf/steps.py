@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .measuring_step import REPORT_JSON, measure_draft, read_prompts
+from .measuring_step import REPORT_JSON, measure_draft, prompt_keys, read_prompts
 from .named_models import NamedModel
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "count_domains",
     "make_latency",
     "measure_draft",
+    "prompt_keys",
     "read_prompts",
     "search_counts",
     "trim_draft",

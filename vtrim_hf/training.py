@@ -55,6 +55,7 @@ class DraftTrainer(Trainer):
 
     Attributes:
         report: the `TrainingReport`.
+        target: the target, which no model holds.
 
     Raises:
         TypeError: if draft or target are no loaded models.
@@ -94,6 +95,7 @@ class DraftTrainer(Trainer):
         tokenizer = tokenizer if tokenizer is not None else processing_class
         check_models(draft, target, args, tokenizer)
         self.tokenizer = tokenizer
+        self.target = target
         self.report = TrainingReport(
             Path(args.output_dir or ".") / TRAINING_JSON if args.should_save else None
         )

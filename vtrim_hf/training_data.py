@@ -7,7 +7,9 @@ and one a token; features come later and from elsewhere.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +129,7 @@ def read_sequences(
     """Encode chat data of any shape that counting reads.
 
     Args:
-        dataset: see `open_chat_data`.
+        dataset: see `open_sources`.
         tokenizer: the target's.
         max_length: tokens of a sequence at most; what comes after them is cut off.
         vocab_size: the target's width; a larger id is an error.
@@ -148,7 +150,7 @@ def read_sequences(
     renderer = ChatRenderer(
         tokenizer, chat_template=chat_template, template_kwargs=template_kwargs
     )
-    source = open_chat_data(dataset, split=split)
+    source = open_sources(dataset, split=split)
     reader = _Reader(source, renderer, tokenizer, max_length, vocab_size)
     with _bar(source, progress) as bar:
         for _ in reader.rows():
@@ -158,7 +160,7 @@ def read_sequences(
         raise ValueError(
             f"{source.name} holds no assistant turn that a draft could be trained on{first}"
         )
-    apart = _held_out(set(reader.found), heldout)
+    apart = held_out(set(reader.found), heldout)
     parts = []
     for wanted in (False, True):
         kept = {key: pairs for key, pairs in reader.found.items() if (key in apart) is wanted}
@@ -175,7 +177,36 @@ def read_sequences(
     return parts[0], parts[1]
 
 
-def _held_out(conversations: set[bytes], share: float) -> set[bytes]:
+def open_sources(dataset: object, *, split: str | None = None) -> ChatSource:
+    """Open what `open_chat_data` does, or a list of paths and Hub ids, one after another.
+
+    Args:
+        dataset: one source, or several by name.
+        split: of data sets that have several.
+    """
+    if not (
+        isinstance(dataset, Sequence)
+        and not isinstance(dataset, str)
+        and len(dataset)
+        and all(isinstance(one, str | os.PathLike) for one in dataset)
+    ):
+        return open_chat_data(dataset, split=split)
+    sources = [open_chat_data(one, split=split) for one in dataset]
+    lengths = [source.length for source in sources]
+    return ChatSource(
+        ", ".join(source.name for source in sources),
+        lambda: itertools.chain.from_iterable(sources),
+        length=None if None in lengths else sum(length or 0 for length in lengths),
+    )
+
+
+def held_out(conversations: set[bytes], share: float) -> set[bytes]:
+    """Choose conversations to choose the best checkpoint by.
+
+    Args:
+        conversations: their hashes.
+        share: of them, as counting holds out; of few, at least one (and up to 16).
+    """
     if not share:
         return set()
     rules = CountRules(vocab_size=1, heldout=share, blocks=1)

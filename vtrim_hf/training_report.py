@@ -15,7 +15,7 @@ from .vocabulary import write_atomically
 
 TRAINING_JSON = "training_report.json"
 _SCHEMA = 1
-PARTS = ("answers", "features", "training", "evaluation")
+PARTS = ("answers", "features", "training", "evaluation", "calibration")
 
 
 class TrainingReport:
@@ -24,7 +24,7 @@ class TrainingReport:
     Attributes:
         data: JSON-able: `settings`, `fingerprints`, `data`, `seconds` by part, `tokens_seen`,
             `curve` and `evaluations` (each point with step, epoch, tokens and seconds so far),
-            `best`, `masked_share`, `finished`.
+            `best`, `masked_share`, `finished`, and `calibration` where there was one.
 
     Args:
         path: where `save` writes; None for nowhere.

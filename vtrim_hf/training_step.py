@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .named_models import NamedModel
+from .training_vocabulary import checked_vocabulary
 
 if TYPE_CHECKING:
+    from .token_counts import TokenCounts
     from .training_arguments import DraftTrainingArguments
-    from .vocabulary import DraftVocabulary
 
 SEARCH_JSON = "search.json"
 
@@ -46,20 +47,22 @@ class TrainedDraft:
 
 def train_draft(
     target: NamedModel,
-    data: str,
+    data: str | Sequence[str],
     output: Path,
     *,
     vocabulary: Path | None = None,
     start: NamedModel | None = None,
-    evaluation: str | None = None,
+    evaluation: str | Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     split: str | None = None,
     target_dtype: str = "auto",
     dtype: str = "bfloat16",
     draft_length: int | None = None,
+    calibration_prompts: int = 16,
     resume: bool = True,
     settings: Mapping[str, Any] | None = None,
     datasets: Sequence[str] = (),
+    counts: TokenCounts | None = None,
     progress: bool = True,
     on_resumed: Callable[[int], None] | None = None,
     on_evaluation: Callable[[str], None] | None = None,
@@ -71,44 +74,57 @@ def train_draft(
 
     Args:
         target: the model that will verify.
-        data: file, folder or Hub id of chat data.
+        data: file, folder or Hub id of chat data, or several that are read one after another.
         output: where the draft will be saved, by the caller.
         vocabulary: a folder that holds one, and `search.json` if it came out of a search; not
             needed for a draft that is trained on.
         start: a draft to train on, whose vocabulary stays.
-        evaluation: chat data to choose the best checkpoint by; a part of `data` if None.
+        evaluation: the same, to choose the best checkpoint by; a part of `data` if None.
         layers: which three of the target's hidden states are read; see `for_target`.
         split: of data sets that have several.
         target_dtype: of the target's weights, by name; "auto" takes the saved one.
         dtype: that the draft is given back in.
         draft_length: tokens drafted a round, stored with the draft.
+        calibration_prompts: held-out prompts at most that the trained draft's confidence is fitted
+            on (`calibrate_confidence`), in seconds beyond `max_minutes`; 0 for none.
         resume: go on with what an interrupted call left; False begins anew.
         settings: arguments of `DraftTrainingArguments` but `output_dir`; None leaves the default.
         datasets: Hub ids of the data, for the draft's metadata.
+        counts: what was searched, for the tokens that are missed most.
         progress: show a bar on a terminal.
         on_resumed: called with the step that the training goes on from.
         on_evaluation: called with a line of text after each evaluation.
 
     Raises:
         ValueError: if vocabulary, target and draft do not fit each other, before the target is
-            loaded where it can be told; or as `DraftTrainer` documents.
+            loaded where it can be told; if the target is to answer several sources; or as
+            `DraftTrainer` documents.
         FileNotFoundError: if the data does not exist.
     """
     from .chat_data import open_chat_data
     from .training_arguments import DraftTrainingArguments
 
     chosen = {name: value for name, value in (settings or {}).items() if value is not None}
-    sources = [open_chat_data(source, split=split) for source in (data, evaluation) if source]
-    kept = _vocabulary(target, vocabulary, start, layers)
+    trained_on, judged_on = _several(data), _several(evaluation)
+    sources = [open_chat_data(source, split=split) for source in (*trained_on, *judged_on)]
+    if chosen.get("regenerate") and max(len(trained_on), len(judged_on)) > 1:
+        raise ValueError(
+            f"the target answers one source, got {len(trained_on)} to train on and "
+            f"{len(judged_on)} to choose the best checkpoint by: let it answer each of them "
+            "first (`vtrim count --from-target`) and train on the answers"
+        )
+    kept = checked_vocabulary(target, vocabulary, start, layers)
     call = {
         "target": target.identity,
         "data": [source.identity() if source.identity else source.name for source in sources],
+        **({"trained_on": len(trained_on)} if len(trained_on) > 1 else {}),
         "split": split,
         "vocabulary": kept.fingerprint,
         "start": None if start is None else start.identity,
         "layers": None if layers is None else list(layers),
         "dtypes": [target_dtype, dtype],
         "draft_length": draft_length,
+        "calibration_prompts": calibration_prompts,
         "settings": {key: value for key, value in chosen.items() if key != "feature_cache"},
     }
     digest = hashlib.sha256(json.dumps(call, sort_keys=True, default=str).encode()).hexdigest()
@@ -120,17 +136,27 @@ def train_draft(
         shutil.rmtree(workplace, ignore_errors=True)
     args = DraftTrainingArguments(str(workplace), disable_tqdm=not progress, **chosen)
     trainer = _trainer(
-        target, data, evaluation, args, kept, start, layers, split, target_dtype, progress
+        target, trained_on, judged_on, args, kept, start, layers, split, target_dtype, progress
     )
     trainer.report.data["call"] = digest
     _train(trainer, workplace, progress, on_resumed, on_evaluation)
     import torch
 
+    from .training_calibration import calibrate_on_held_out
+
     draft: Any = trainer.model
     draft = draft.cpu().to(getattr(torch, dtype)).eval()
     if draft_length is not None:
         draft.generation_config.num_assistant_tokens = draft_length
-    _set_metadata(draft, target, vocabulary, datasets)
+    if draft.config.target_name is None:
+        draft.config.target_name = target.hub_id  # an embedded target's, which its folder hides
+    if calibration_prompts and trainer.args.should_save:
+        with trainer.report.timed("calibration"):
+            trainer.report.data["calibration"] = calibrate_on_held_out(
+                draft, trainer.target, trainer.eval_dataset, calibration_prompts
+            )
+        trainer.report.save()
+    _set_metadata(draft, target, vocabulary, datasets, counts)
     return TrainedDraft(draft, trainer.report.data, workplace, trainer.args.should_save)
 
 
@@ -155,73 +181,10 @@ def _train(
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
 
 
-def _vocabulary(
-    target: NamedModel,
-    folder: Path | None,
-    start: NamedModel | None,
-    layers: Sequence[int] | None,
-) -> DraftVocabulary | Any:
-    """Return the vocabulary, or of a draft that is trained on its config, checked in pairs."""
-    from .configuration_trimmed_draft import TrimmedDraftConfig
-    from .eagle_target import target_facts
-    from .vocabulary import DraftVocabulary, tokenizer_fingerprint
-
-    given = None if folder is None else DraftVocabulary.load(folder)
-    if given is None and start is None:
-        raise ValueError(
-            "a new draft needs a vocabulary: name the folder that `vtrim search` wrote, or a "
-            "draft to train on"
-        )
-    facts = target_facts(target, layers)  # refuses layers that the target does not have
-    made_for, tokenizer_hash = getattr(given, "vocab_size", None), None
-    if given is not None:
-        tokenizer_hash = given.tokenizer_hash
-    if start is not None:
-        config = start.config
-        if not isinstance(config, TrimmedDraftConfig) or config.body != "eagle3":
-            raise ValueError(
-                f"{start} is no draft with an EAGLE-3 body, which alone can be trained on here: "
-                "name a folder that `vtrim train` wrote"
-            )
-        if given is not None and given.fingerprint != config.vocabulary_fingerprint:
-            raise ValueError(
-                f"the draft {start} has the vocabulary {str(config.vocabulary_fingerprint)[:12]} "
-                f"of {config.draft_vocab_size} ids, {folder} holds {given.fingerprint[:12]} of "
-                f"{len(given)}: training keeps a draft's vocabulary; change it first with "
-                "draft.retrim(vocabulary) or draft.extend(vocabulary, target), or leave the "
-                "vocabulary out"
-            )
-        if layers is not None and facts["target_layer_ids"] != config.target_layer_ids:
-            raise ValueError(
-                f"the draft {start} reads the hidden states {config.target_layer_ids}, got "
-                f"layers {list(layers)}: leave them out, or train a new draft"
-            )
-        made_for, tokenizer_hash = config.vocab_size, config.tokenizer_hash
-    if made_for != target.vocab_size:
-        raise ValueError(
-            f"the vocabulary is for a target of width {made_for}, {target} has "
-            f"{target.vocab_size}: count and search again with --target {target}"
-        )
-    found = tokenizer_fingerprint(target.tokenizer)
-    if tokenizer_hash not in (None, found):
-        raise ValueError(
-            f"the vocabulary is of the tokenizer {str(tokenizer_hash)[:12]}, {target} has "
-            f"{found[:12]}: count and search again with --target {target}"
-        )
-    return given if given is not None else _Known(start.config)  # type: ignore[union-attr]
-
-
-class _Known:
-    """What is known of the vocabulary of a draft that is not loaded yet."""
-
-    def __init__(self, config: Any) -> None:
-        self.fingerprint: str = str(config.vocabulary_fingerprint)
-
-
 def _trainer(
     target: NamedModel,
-    data: str,
-    evaluation: str | None,
+    data: tuple[str, ...],
+    evaluation: tuple[str, ...],
     args: DraftTrainingArguments,
     kept: Any,
     start: NamedModel | None,
@@ -236,8 +199,9 @@ def _trainer(
     from .training import DraftTrainer
     from .training_data import read_sequences
 
-    train: Any = data
-    held: Any = evaluation
+    # What the target is to answer is one source.
+    train: Any = data[0]
+    held: Any = evaluation[0] if evaluation else None
     if not args.regenerate:
         # Without the target's answers data can be read, and refused, before the target is loaded.
         common: dict[str, Any] = {
@@ -246,9 +210,9 @@ def _trainer(
             "split": split,
             "progress": progress,
         }
-        share = args.heldout if evaluation is None else 0.0
+        share = 0.0 if evaluation else args.heldout
         train, held = read_sequences(data, target.tokenizer, heldout=share, **common)
-        if evaluation is not None:
+        if evaluation:
             held, _ = read_sequences(evaluation, target.tokenizer, **common)
     model = target.model(target_dtype).to(args.device)
     set_seed(args.seed)
@@ -268,8 +232,16 @@ def _trainer(
     )
 
 
+def _several(sources: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if sources is None else (sources,) if isinstance(sources, str) else tuple(sources)
+
+
 def _set_metadata(
-    draft: Any, target: NamedModel, vocabulary: Path | None, datasets: Sequence[str]
+    draft: Any,
+    target: NamedModel,
+    vocabulary: Path | None,
+    datasets: Sequence[str],
+    counts: TokenCounts | None,
 ) -> None:
     """Let what is known of the search go with the draft."""
     from .coverage_metadata import make_metadata
@@ -279,6 +251,7 @@ def _set_metadata(
         draft.coverage_metadata = make_metadata(
             draft,
             search=SearchResult.load(vocabulary / SEARCH_JSON),
+            counts=counts,
             target_id=target.hub_id,
             datasets=datasets,
             tokenizer=target.tokenizer,

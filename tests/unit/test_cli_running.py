@@ -108,7 +108,8 @@ def test_all_mistakes_are_shown_with_their_lines(folder: Path) -> None:
         (("gone.yaml",), "no recipe at gone.yaml"),
         (("{recipe}", "--run-folder", "{recipe}"), "is a file"),
         (("{recipe}", "--run-folder", "{folder}"), "no run's folder"),
-        (("{recipe}", "--until", "train"), "--until"),
+        (("{recipe}", "--until", "prune"), "--until"),
+        (("{recipe}", "--until", "train"), "its draft is made by trim"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(

@@ -100,6 +100,15 @@ def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> Non
     assert config["target_layer_ids"] == [0, 2, 4]
     report = json.loads((out / "training_report.json").read_text())
     assert report["data"]["evaluation"]["conversations"] == 5
+    calibration = report["calibration"]
+    settings = json.loads((out / "generation_config.json").read_text())
+    assert settings["assistant_confidence_calibration"] == [
+        calibration["slope"],
+        calibration["offset"],
+    ]
+    assert calibration["prompts"] == 5
+    assert calibration["proposals"] > 5
+    assert report["seconds"]["calibration"] > 0
 
     written = (out / "model.safetensors").stat().st_mtime_ns
     again = invoke(place, *call, "--json")
@@ -111,7 +120,9 @@ def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> Non
 
     further = tmp_path / "further"
     common = ("--from", str(out), "-o", str(further), *wishes)
-    assert invoke(place, *common, "--draft-length", "3").exit_code == 0
+    more = ("--draft-length", "3", "--calibration-prompts", "0")
+    assert invoke(place, *common, *more).exit_code == 0
+    assert "calibration" not in json.loads((further / "training_report.json").read_text())
     draft = TrimmedDraftForCausalLM.from_pretrained(further)
     assert draft.config.vocabulary_fingerprint == config["vocabulary_fingerprint"]
     assert draft.generation_config.num_assistant_tokens == 3

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from vtrim_hf import search_vocabulary
-from vtrim_hf.recipe import FromTarget, ModelChoice, load_recipe
+from vtrim_hf.recipe import (
+    DraftChoice,
+    EagleChoice,
+    FromTarget,
+    ModelChoice,
+    TrainChoice,
+    load_recipe,
+)
 from vtrim_hf.recipe_settings import SMALLEST
 from vtrim_hf.recipe_yaml import RecipeError
 
@@ -26,6 +33,19 @@ domains:
   sql:
     train: sql.jsonl
     test: sql.jsonl
+"""
+
+TRAINED = """\
+target: smollm2
+draft:
+  body: eagle3
+  layers: [2, 15, 27]
+domains:
+  sql:
+    train: sql.jsonl
+    test: sql.jsonl
+train:
+  minutes: 34
 """
 
 
@@ -102,7 +122,10 @@ publish:
         )
     )
     assert recipe.target == ModelChoice("me/target", "v1")
+    assert isinstance(recipe.draft, DraftChoice)
     assert recipe.draft.model.name == str((folder / "model").resolve())
+    assert (recipe.train, recipe.making) == (None, "trim")
+    assert recipe.steps == ("count", "search", "trim", "measure", "publish")
     first, second = recipe.domains
     assert first.name == "no"
     assert first.train[1] == "me/data"
@@ -116,6 +139,88 @@ publish:
     assert recipe.measure is None
     assert recipe.publish is not None
     assert recipe.publish.private
+
+
+def test_a_draft_that_is_trained(folder: Path) -> None:
+    recipe = load_recipe(write(folder, TRAINED))
+    assert recipe.draft == EagleChoice((2, 15, 27))
+    assert recipe.train == TrainChoice(minutes=34)
+    assert recipe.making == "train"
+    assert recipe.steps == ("count", "search", "train", "measure", "publish")
+    text = trained("  layers: [2, 15, 27]\n", "  dtype: float32\n  draft_length: 4\n")
+    every = """\
+train:
+  epochs: 2.5
+  unroll: 3
+  learning_rate: 1e-3
+  batch_size: 8
+  accumulate: 2
+  max_length: 512
+  bf16: true
+  target_dtype: float32
+  seed: 0
+  feature_cache: cache/features
+"""
+    recipe = load_recipe(write(folder, text[: text.index("train:\n")] + every))
+    assert recipe.draft == EagleChoice(None, "float32", 4)
+    assert recipe.train == TrainChoice(
+        None, 2.5, 3, 0.001, 8, 2, 512, True, "float32", 0,
+        str((folder / "cache" / "features").resolve()),
+    )  # fmt: skip
+    # All of it may be left out.
+    recipe = load_recipe(write(folder, text[: text.index("train:\n")]))
+    assert recipe.train == TrainChoice()
+    recipe = load_recipe(write(folder, text.replace("minutes: 34", "feature_cache: none")))
+    assert recipe.train == TrainChoice(feature_cache="none")
+    for word in ("false", "null"):
+        assert load_recipe(write(folder, GOOD + f"train: {word}\n")).train is None
+
+
+def trained(old: str, new: str) -> str:
+    assert old in TRAINED
+    return TRAINED.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (trained("  layers:", "  model: smollm2\n  layers:"), 4, "leave model out, or body"),
+        (trained("  layers:", "  revision: v1\n  layers:"), 4, "draft.revision names a model"),
+        (trained("eagle3", "eagle"), 3, "did you mean 'eagle3'?"),
+        (trained("[2, 15, 27]", "24"), 4, "must be 3 ascending whole numbers"),
+        (trained("[2, 15, 27]", "[2, 15]"), 4, "got [2, 15]: write them as [2, 15, 27]"),
+        (trained("[2, 15, 27]", "[15, 2, 27]"), 4, "ascending"),
+        (trained("[2, 15, 27]", "[2, 2, 27]"), 4, "ascending"),
+        (trained("[2, 15, 27]", "[2, 15, x]"), 4, "whole numbers"),
+        (trained("[2, 15, 27]", "[-1, 15, 27]"), 4, "whole numbers"),
+        (trained("[2, 15, 27]", "[true, 15, 27]"), 4, "whole numbers"),
+        (trained("    test: sql.jsonl", "    text_column: a"), 8, "no draft can be trained on it"),
+        (trained("minutes: 34", "minutes: 0"), 10, "train.minutes must be a number above 0"),
+        (trained("minutes: 34", "epochs: -1"), 10, "train.epochs"),
+        (trained("minutes: 34", "unroll: 0"), 10, "train.unroll"),
+        (trained("minutes: 34", "learning_rate: 2"), 10, "at most 1, got 2"),
+        (trained("minutes: 34", "batch_size: 0"), 10, "train.batch_size"),
+        (trained("minutes: 34", "accumulate: 1.5"), 10, "train.accumulate"),
+        (trained("minutes: 34", "max_length: 2"), 10, "of at least 3, got 2"),
+        (trained("minutes: 34", "bf16: maybe"), 10, "must be true or false"),
+        (trained("minutes: 34", "target_dtype: int8"), 10, "one of auto, float32"),
+        (trained("minutes: 34", "seed: -1"), 10, "train.seed"),
+        (trained("minutes: 34", "feature_cache: sql.jsonl"), 10, "is a file"),
+        (trained("minutes: 34", "feature_cache: ~nobody-of-this-name/x"), 10, "is no folder's"),
+        (trained("minutes: 34", "minute: 34"), 10, "did you mean 'minutes'?"),
+        (trained("  minutes: 34\n", "  regenerate: true\n"), 10, "no field 'regenerate'"),
+        (trained("train:\n  minutes: 34\n", "train: false\n"), 9, "must be a mapping"),
+        (GOOD + "train: {minutes: 34}\n", 9, "say draft: {body: eagle3} without a model"),
+        (GOOD + "train: {}\n", 9, "this recipe cuts one"),
+        (GOOD.replace("layers: 24", "layers: [2, 15, 27]"), 4, "how many of its first layers"),
+        (GOOD.replace("layers: 24", "body: standalone\n  layers: x"), 5, "draft.layers"),
+    ],
+)
+def test_a_mistake_in_training_is_shown_with_its_line(
+    folder: Path, text: str, line: int, said: str
+) -> None:
+    found = mistakes(folder, text)
+    assert any(at == line and said in told for at, told in found), found
 
 
 def changed(old: str, new: str) -> str:
@@ -334,4 +439,4 @@ def test_the_ready_recipes_are_good(path: Path, tmp_path: Path) -> None:
 
 
 def test_there_are_ready_recipes() -> None:
-    assert len(READY) >= 3
+    assert len(READY) >= 4

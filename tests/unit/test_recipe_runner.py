@@ -160,7 +160,7 @@ def test_only_what_depends_on_a_change_runs_again(
     expected: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vtrim_hf.recipe_work.Workshop._plot", lambda *a: None)  # takes seconds
+    monkeypatch.setattr("vtrim_hf.recipe_work.Workshop.plot", lambda *a: None)  # takes seconds
     change(folder)
     before = sorted(folder.rglob("*"))
     foreseen = run(folder, dry_run=True)

@@ -17,7 +17,7 @@ from vtrim_hf.measuring import measure_decoding
 from vtrim_hf.training import DraftTrainer
 from vtrim_hf.training_checkpoints import last_whole_checkpoint
 from vtrim_hf.training_data import TrainingSequences
-from vtrim_hf.training_report import TRAINING_JSON
+from vtrim_hf.training_report import PARTS, TRAINING_JSON
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_the_report_holds_what_was_done(fluent: Any, texts: Any, tmp_path: Path)
     assert found["settings"]["unroll_steps"] == 4
     assert found["data"]["train"]["tokens"] == 36 * 26
     assert 0 < found["masked_share"] < 1
-    assert set(found["seconds"]) == {"answers", "features", "training", "evaluation"}
+    assert set(found["seconds"]) == set(PARTS)
     assert found["seconds"]["training"] > 0
     assert found["seconds"]["features"] > 0
     (point,) = found["evaluations"]
@@ -366,13 +366,12 @@ def test_what_cannot_be_trained_is_refused(
 
 
 def test_tensorboard_shows_the_acceptance(fluent: Any, texts: Any, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+    reading: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logs = tmp_path / "runs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TENSORBOARD_LOGGING_DIR", str(logs))
         trainer_of(fluent, texts, tmp_path, report_to="tensorboard", max_steps=3).train()
     (events,) = logs.rglob("events.out.tfevents.*")
-    found = EventAccumulator(str(events.parent)).Reload()
+    found = reading.EventAccumulator(str(events.parent)).Reload()
     assert {"train/loss", "train/acceptance_length"} <= set(found.Tags()["scalars"])
     assert [point.step for point in found.Scalars("train/acceptance_length")] == [1, 2, 3]

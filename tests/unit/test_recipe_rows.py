@@ -1,0 +1,92 @@
+"""What a domain's conversations are for: every one has one part, decided by its hash."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from vtrim_hf.batch_counting import CountRules
+from vtrim_hf.chat_rows import read_row
+from vtrim_hf.recipe import Domain
+from vtrim_hf.recipe_rows import divided, held_out_rows, line_of
+
+
+def chat(number: int) -> dict[str, Any]:
+    return {
+        "messages": [
+            {"role": "user", "content": f"what is {number}"},
+            {"role": "assistant", "content": f"the number {number}"},
+        ]
+    }
+
+
+def digests(lines: tuple[str, ...]) -> set[bytes]:
+    return {read_row(json.loads(line)).digest() for line in lines}
+
+
+@pytest.mark.parametrize("heldout", [0.05, 0.2, 0.5])
+def test_without_test_data_the_held_out_share_is_measured_but_a_quarter(heldout: float) -> None:
+    rows = [chat(number) for number in range(300)]
+    domain = Domain("a", ("x",), heldout=heldout)
+    parts = divided(domain, [rows])
+    training, evaluation, measured = (
+        digests(part) for part in (parts.training, parts.evaluation, parts.measured)
+    )
+    assert len(training) + len(evaluation) + len(measured) == 300
+    assert len(training | evaluation | measured) == 300
+    apart = {read_row(row).digest() for row in held_out_rows(domain, [rows])}
+    rules = CountRules(300, heldout=heldout)
+    assert apart == {d for row in rows if rules.place(d := read_row(row).digest()) >= rules.blocks}
+    assert evaluation | measured == apart
+    assert len(evaluation) == max(1, len(apart) // 4)
+    # Whatever order they come in, and however the parts are read.
+    assert divided(domain, [rows[150:], rows[:150]]) == parts
+
+
+def test_with_test_data_one_in_twenty_chooses() -> None:
+    rows = [chat(number) for number in range(1000)]
+    parts = divided(Domain("a", ("x",), test="y"), [rows])
+    assert not parts.measured
+    assert 30 < len(parts.evaluation) < 70
+    assert len(parts.training) + len(parts.evaluation) == 1000
+    assert not digests(parts.training) & digests(parts.evaluation)
+
+
+@pytest.mark.parametrize("number", [2, 3, 8])
+def test_of_few_one_chooses_and_one_is_trained_on(number: int) -> None:
+    for domain in (Domain("a", ("x",), test="y"), Domain("a", ("x",), heldout=0.0)):
+        parts = divided(domain, [[chat(n) for n in range(number)]])
+        assert 1 <= len(parts.evaluation) <= max(1, number // 4)
+        assert len(parts.evaluation) + len(parts.training) == number
+    assert not divided(Domain("a", ("x",), test="y"), [[chat(1)]]).training
+
+
+def test_a_single_held_out_conversation_is_measured() -> None:
+    rules = CountRules(300, heldout=0.2)
+    rows = [chat(number) for number in range(60)]
+    apart = [row for row in rows if rules.place(read_row(row).digest()) >= rules.blocks]
+    others = [row for row in rows if row not in apart]
+    parts = divided(Domain("a", ("x",)), [[*others, apart[0]]])
+    assert digests(parts.measured) == {read_row(apart[0]).digest()}
+    assert parts.evaluation
+    assert len(parts.training) + len(parts.evaluation) == len(others)
+
+
+def test_twins_stay_together_and_the_silent_are_only_measured() -> None:
+    silent = [{"messages": [{"role": "user", "content": f"and {n}?"}]} for n in range(60)]
+    rows = [*[chat(number % 30) for number in range(60)], *silent]
+    parts = divided(Domain("a", ("x",)), [rows])
+    kept = (*parts.training, *parts.evaluation)
+    assert all('"assistant"' in line for line in kept)
+    assert not digests(parts.training) & digests(parts.evaluation)
+    assert len(kept) == 2 * len(digests(kept))
+    assert any('"assistant"' not in line for line in parts.measured)
+
+
+def test_records_and_odd_rows_are_left_out_and_foreign_columns_do_not_stop() -> None:
+    rows = [{"vtrim_record": "answers"}, {"odd": 1}, *({**chat(n), "x": {1, n}} for n in (2, 3))]
+    parts = divided(Domain("a", ("x",), test="y"), [rows])
+    assert len(parts.training) + len(parts.evaluation) == 2
+    assert json.loads(line_of({"a": "ü", "b": b"x"})) == {"a": "ü", "b": "b'x'"}
