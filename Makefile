@@ -53,7 +53,7 @@ demo: export HF_HUB_OFFLINE =
 demo: export NO_PROXY := 127.0.0.1,localhost,$(NO_PROXY)
 demo: export no_proxy := 127.0.0.1,localhost,$(no_proxy)
 
-demo: $(VENV)/.installed  ## count, search, trim, measure, publish and load back, with SmolLM2
+demo: $(VENV)/.installed  ## count, search, train, measure, publish and load back, with SmolLM2
 	$(BIN)/python examples/demo.py
 
 test test-floor: export OMP_NUM_THREADS = 1

@@ -102,19 +102,21 @@ class DecodingRuns:
         repeats: int,
     ) -> dict[str, Any]:
         """Measure every way on one prompt."""
-        split = self.model.device.type == "cuda"  # there, clocking the parts slows the call
+        # Where clocking the parts slows a call down, another call tells them.
+        split = {way.name: way.slowed_by_clocks for way in everything}
         calls: dict[str, list[tuple[list[int], CallTally]]] = {w.name: [] for w in everything}
         for repeat in range(repeats):
             turn = (index * repeats + repeat) % len(everything)
             for way in [*everything[turn:], *everything[:turn]]:
-                calls[way.name].append(self.call(way, inputs, index, time_parts=not split))
+                timed = not split[way.name]
+                calls[way.name].append(self.call(way, inputs, index, time_parts=timed))
         own_ids = calls[everything[0].name][0][0]
         other = reference.target is not everything[0].target
         plain_ids = self.call(reference, inputs, index)[0] if other else own_ids
         entries = {}
         for way in everything:
             ids, tally = sorted(calls[way.name], key=lambda c: c[1].seconds)[(repeats - 1) // 2]
-            parts = self.call(way, inputs, index)[1] if split else tally
+            parts = self.call(way, inputs, index)[1] if split[way.name] else tally
             cell = {
                 "tokens": len(ids),
                 "seconds": tally.seconds,

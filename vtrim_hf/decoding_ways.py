@@ -76,6 +76,15 @@ class DecodingWay:
                 setattr(config, key, value)
             self.draft.generation_config = config
 
+    @property
+    def slowed_by_clocks(self) -> bool:
+        """Whether clocking the parts of a call takes it longer.
+
+        On CUDA that waits for the device, and hooks keep an EAGLE-3 draft from its short cut.
+        """
+        body = getattr(getattr(self.draft, "config", None), "body", None)
+        return bool(unwrapped(self.target).device.type == "cuda" or body == "eagle3")
+
     def outside(self, proposed: Counter[int]) -> int:
         """Return how many drafted tokens are not among the kept ids."""
         if self.kept is None:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
 from .eagle_body import EagleBody
+from .eagle_step import Entries, PlainStep, is_plain
 
 # Cosines and sines are computed for so many more positions at a time.
 _POSITIONS = 256
@@ -49,8 +49,12 @@ class EagleSession:
         self._embeddings = embeddings
         padded = attention_mask is not None and not bool(attention_mask.all())
         self._mask = attention_mask.bool() if padded and attention_mask is not None else None
-        self._packed = body.pack()
-        self._cache = DynamicCache(config=body.config)
+        self._packed = projections, inside = body.pack()
+        attention = body.midlayer.self_attn
+        self._cache = Entries(attention.key_heads, attention.head_dim, body.norm.weight)
+        self._plain: PlainStep | None = None
+        if projections is not None and inside is not None and is_plain(body):
+            self._plain = PlainStep(body, (projections, inside), self._cache)
         self._prompt_is_read = False
         self._real = 0  # entries that were read from real states
         self._state: torch.Tensor | None = None
@@ -79,7 +83,7 @@ class EagleSession:
             # As if the text had never held what is masked; what comes later never is.
             more = self._mask.new_ones(1, input_ids.shape[1] - self._mask.shape[1])
             input_ids = input_ids[torch.cat([self._mask, more], dim=1).to(input_ids.device)][None]
-        self.forget(self._cache.get_seq_length() - self._real)
+        self.forget(self._cache.length - self._real)
         new = input_ids.shape[1] - 1 - self._real
         if new == 0:  # all of the prompt is masked
             return None
@@ -94,23 +98,30 @@ class EagleSession:
 
     def read(self, embeds: torch.Tensor, **source: torch.Tensor | None) -> torch.Tensor:
         """Read embeddings [1, n, d] with features or a state; return the last logits, [1, k]."""
-        start = self._cache.get_seq_length()
-        read = self._body(
-            embeds,
-            cache=self._cache,
-            logits_to_keep=1,
-            rope=self._turns(start, start + embeds.shape[1]),
-            packed=self._packed,
-            **source,
-        )
-        self._state = read.state[:, -1:]
-        logits: torch.Tensor = read.logits[:, -1]
+        start, new = self._cache.length, embeds.shape[1]
+        rope = self._turns(start, new)
+        logits: torch.Tensor
+        if new == 1 and self._plain is not None and self._as_it_is():
+            logits, self._state = self._plain(embeds, rope, **source)
+        else:
+            read = self._body(
+                embeds,
+                cache=self._cache,
+                logits_to_keep=1,
+                rope=rope,
+                packed=self._packed,
+                **source,
+            )
+            logits, self._state = read.logits[:, -1], read.state[:, -1:]
         return logits
 
     def forget(self, entries: int) -> None:
         """Take the last entries back."""
-        if entries:
-            self._cache.crop(-entries)
+        self._cache.forget(entries)
+
+    def _as_it_is(self) -> bool:
+        """Say whether torch computes just what it is told: no gradients, no autocast."""
+        return not (torch.is_grad_enabled() or torch.is_autocast_enabled(self._device.type))
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         table = next(self._embeddings.parameters(), None)
@@ -120,12 +131,13 @@ class EagleSession:
         embeds: torch.Tensor = self._embeddings(tokens)
         return embeds.to(self._device, self._dtype)
 
-    def _turns(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _turns(self, start: int, new: int) -> tuple[torch.Tensor, torch.Tensor]:
+        end = start + new
         if self._rope is None or self._rope[0].shape[2] < end:
             positions = torch.arange(end + _POSITIONS, device=self._device)[None]
             self._rope = self._body.rope(positions, self._body.norm.weight)
         cosines, sines = self._rope
-        return cosines[:, :, start:end], sines[:, :, start:end]
+        return cosines.narrow(2, start, new), sines.narrow(2, start, new)
 
     def _features(self, model_outputs: Any) -> torch.Tensor:
         states = getattr(model_outputs, "hidden_states", None) or ()

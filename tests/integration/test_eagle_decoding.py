@@ -246,8 +246,8 @@ def fresh_session(
 
 def entries(session: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of what a session counts as read from real states."""
-    layer = session._cache.layers[0]
-    return layer.keys[:, :, : session._real], layer.values[:, :, : session._real]
+    cache = session._cache
+    return cache.keys[:, :, : session._real], cache.values[:, :, : session._real]
 
 
 @pytest.mark.parametrize("padding", [0, 5], ids="padding-{}".format)
@@ -271,15 +271,15 @@ def test_after_each_verification_the_cache_holds_real_states_only(kind: str, pad
             states, embeds = reference.entries(text)
             expected = reference.logits(reference.layer(embeds, states)[:, -1:])[:, 0]
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-        assert fresh._real == fresh._cache.get_seq_length() == session._real
+        assert fresh._real == fresh._cache.length == session._real
         for ours, anew in zip(entries(session), entries(fresh), strict=True):
             torch.testing.assert_close(ours, anew, rtol=1e-5, atol=1e-5)
-        guesses = session._cache.get_seq_length() - session._real
+        guesses = session._cache.length - session._real
         rounds.append(guesses)
         if guesses:  # what was guessed differs from what comes to stand there
             longer, _ = fresh_session(draft, target, torch.tensor([[*text[0].tolist(), 3]]))
-            ours = session._cache.layers[0].keys[:, :, session._real]
-            assert not torch.allclose(ours, longer._cache.layers[0].keys[:, :, -1], atol=1e-2)
+            ours = session._cache.keys[:, :, session._real]
+            assert not torch.allclose(ours, longer._cache.keys[:, :, -1], atol=1e-2)
 
     run = watch(
         target,
@@ -589,7 +589,7 @@ def test_half_precision_draft_of_a_full_precision_target(dtype: torch.dtype) -> 
         assert sampling or run.new_ids == plain
         assert run.accepted > NEW // 3
     session = run.generators[0]._session
-    assert session._cache.layers[0].keys.dtype == session._rope[0].dtype == dtype
+    assert session._cache.keys.dtype == session._rope[0].dtype == dtype
 
 
 def test_half_precision_target() -> None:
