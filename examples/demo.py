@@ -43,6 +43,7 @@ from vtrim_hf.training_report import TRAINING_JSON, TrainingReport
 from vtrim_hf.training_step import SEARCH_JSON, train_draft
 
 DATA = Path(__file__).parent / "data" / "wikisql"
+SHIPPED = Path(__file__).parent / "drafts" / "smollm2_wikisql"
 DRAFT_LENGTH = 4
 NEW_TOKENS = 48
 # What this machine decodes with; the target alone is tried in both.
@@ -126,7 +127,7 @@ def show_report(report: DecodeReport) -> None:
     for name, entry in report.entries.items():
         drafts = entry.acceptance_length is not None
         table.add_row(
-            {"draft": "trimmed"}.get(name, name),
+            {"draft": "trimmed", "shipped": "trimmed, shipped"}.get(name, name),
             f"{entry.facts['draft_vocab_size']:,}" if drafts else "",
             f"{entry.tokens_per_second:.1f}",
             f"{entry.speedup.median:.2f}",
@@ -138,14 +139,17 @@ def show_report(report: DecodeReport) -> None:
     console.print(
         "plain: the target alone, the faster is the baseline; head: rows of the draft's head, and "
         "its share of the time;\naccepted: tokens a verification; text: against plain, greedy, in "
-        f"{report.identical_dtype}"
+        f"{report.identical_dtype}; shipped: trained for longer (examples/drafts)"
     )
-    for name, ratio in (
-        ("full", report.ratio("draft", "full")),
-        (report.baseline, report.draft.speedup),
-    ):
+    ratios = {
+        "trimmed over full": report.ratio("draft", "full"),
+        f"trimmed over {report.baseline}": report.draft.speedup,
+    }
+    if "shipped" in report.entries:
+        ratios[f"shipped over {report.baseline}"] = report.entries["shipped"].speedup
+    for name, ratio in ratios.items():
         console.print(
-            f"trimmed over {name}: {ratio.median:.2f} times the speed (95 % {ratio.low:.2f} to "
+            f"{name}: {ratio.median:.2f} times the speed (95 % {ratio.low:.2f} to "
             f"{ratio.high:.2f})"
         )
     # What to say of a draft that does not pay is computed, too.
@@ -218,7 +222,9 @@ def main(output: Path, prompts: int, minutes: float, ready: Path | None) -> None
         trimmed = TrimmedDraftForCausalLM.from_pretrained(ready, dtype=DTYPE)
     target = named.model(DTYPE)
     every = DraftVocabulary.from_ids(range(width), vocab_size=width, tokenizer=tokenizer)
-    full = trimmed.extend(every, target)
+    others = {"full": trimmed.extend(every, target)}
+    if ready is None and SHIPPED.is_dir():
+        others["shipped"] = TrimmedDraftForCausalLM.from_pretrained(SHIPPED, dtype=DTYPE)
 
     lines = (DATA / "test.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["messages"][:1] for line in lines[:prompts]]
@@ -240,7 +246,7 @@ def main(output: Path, prompts: int, minutes: float, ready: Path | None) -> None
             trimmed,
             questions,
             tokenizer=tokenizer,
-            compare={"full": full},
+            compare=others,
             max_new_tokens=NEW_TOKENS,
             num_assistant_tokens=DRAFT_LENGTH,
             identity_dtype="float32",

@@ -60,13 +60,14 @@ def test_example(name: str, tmp_path: Path, smollm2_tokenizer: object) -> None:
     assert "DIFFERENT" not in said
 
 
-def test_readme_example(tmp_path: Path, smollm2_tokenizer: object) -> None:
-    """The first Python block of the README, run from the top of a checkout's copy of the data."""
+@pytest.mark.parametrize("which", [0, 1])
+def test_readme_example(which: int, tmp_path: Path, smollm2_tokenizer: object) -> None:
+    """The first two Python blocks of the README, run where the data of a checkout lie."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert block, "README.md shows no Python example"
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) > which, "README.md shows too few Python examples"
     assert "@@" not in text, "README.md has a place that was never filled in"
-    code = block.group(1)
+    code = blocks[which]
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "readme.py").write_text(code, encoding="utf-8")
