@@ -124,3 +124,77 @@ def make_pair(seed: int = 0) -> Pair:
         perturbed(target, 0.02, seed=seed), search.vocabulary
     )
     return Pair(target, make_byte_tokenizer(), draft, _counts(), search, make_report(search.k))
+
+
+def make_training(draft: Any, evaluations: int = 6) -> dict[str, Any]:
+    """What a training report of a draft holds, as `DraftTrainer` writes it."""
+
+    def point(step: int, length: float) -> dict[str, Any]:
+        return {
+            "step": step,
+            "epoch": step / 10,
+            "tokens": 1_000 * step,
+            "seconds": 6.0 * step,
+            "loss": 3.0,
+            "acceptance_length": length,
+            "masked_share": 0.03,
+            "acceptance": [0.7, (length - 1.7)],
+        }
+
+    points = [point(10 * n, 2 + 0.05 * n) for n in range(1, evaluations + 1)]
+    best = points[-2] | {"acceptance_length": 2.5}
+    points[-2] = best
+    data = {
+        "conversations": 1200,
+        "sequences": 1201,
+        "tokens": 150_000,
+        "assistant_tokens": 60_000,
+        "longest": 99,
+        "skipped_rows": 0,
+        "silent_conversations": 0,
+        "cut_sequences": 0,
+        "fingerprint": "a" * 64,
+    }
+    return {
+        "schema": 1,
+        "settings": {
+            "unroll_steps": 2,
+            "step_decay": 0.8,
+            "max_minutes": None,
+            "bf16": True,
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 10.0,
+            "max_steps": -1,
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "cosine",
+            "seed": 42,
+        },
+        "fingerprints": {
+            "vocabulary": draft.config.vocabulary_fingerprint,
+            "target": "b" * 64,
+            "layers": "1,2,3",
+            "tokenizer": None,
+            "train": "a" * 64,
+            "evaluation": "c" * 64,
+        },
+        "data": {"train": data, "evaluation": {**data, "conversations": 60}},
+        "datasets": ["me/chats", "/home/me/secret.jsonl", "answers.jsonl"],
+        "seconds": {"answers": 0.0, "features": 60.0, "training": 300.0, "evaluation": 30.0},
+        "tokens_seen": 60_000,
+        "masked_share": 0.01,
+        "best": {"step": best["step"], "acceptance_length": best["acceptance_length"]},
+        "curve": [point(10 * evaluations, 2.0)],
+        "evaluations": points,
+        "finished": True,
+        "call": "d" * 64,
+        "calibration": {
+            "prompts": 16,
+            "slope": 0.9,
+            "offset": 0.1,
+            "proposals": 400,
+            "accepted": 200,
+            "log_loss_before": 0.5,
+            "log_loss_after": 0.4,
+        },
+    }

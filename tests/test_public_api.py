@@ -31,6 +31,7 @@ PUBLIC = {
     "calibrate_confidence",
     "check_call",
     "check_pair",
+    "find_drafts",
     "measure_decoding",
     "export_draft",
     "publish",
@@ -64,6 +65,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "publish": lambda draft, repo_id, *, tokenizer=None, search=None, report=None, license=None: (
         ...
     ),
+    "find_drafts": lambda target=None, domain=None, *, author=None, k_max=None, license=None: ...,
+    "TrimmedDraftForCausalLM.from_hub_for": lambda target_id, domain=None: ...,
     "TokenCounts.from_dataset": lambda dataset, tokenizer, *, vocab_size=None, heldout=0.2: ...,
     "TokenCounts.from_counts": lambda array: ...,
     "TokenCounts.array": lambda self, part="search", domain=None: ...,
@@ -113,6 +116,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     ),
     "TrimmedDraftForCausalLM": (
         "from_pretrained",
+        "from_hub_for",
         "save_pretrained",
         "push_to_hub",
         "coverage_metadata",

@@ -21,6 +21,7 @@ from .token_counts import TokenCounts
 from .vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
+    from .catalogue import find_drafts
     from .training import DraftTrainer
     from .training_arguments import DraftTrainingArguments
 
@@ -41,6 +42,7 @@ __all__ = [
     "check_call",
     "check_pair",
     "export_draft",
+    "find_drafts",
     "measure_decoding",
     "publish",
     "required_token_ids",
@@ -48,7 +50,11 @@ __all__ = [
 ]
 
 # Transformers' trainer brings accelerate and datasets along: loaded when first asked for.
-_LATER = {"DraftTrainer": "training", "DraftTrainingArguments": "training_arguments"}
+_LATER = {
+    "DraftTrainer": "training",
+    "DraftTrainingArguments": "training_arguments",
+    "find_drafts": "catalogue",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from .cli_catalogue import catalogue, recommend
 from .cli_counting import count, search
 from .cli_drafting import measure, trim
 from .cli_exporting import export
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, count, search, trim, train, measure, export, publish):
+for command in (run, count, search, trim, train, measure, export, publish, catalogue, recommend):
     app.command()(command)
 app.add_typer(hub)
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, out, show
+from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, out, remarks, show
+
+
+class Layout(StrEnum):
+    """How a family lies on the Hub."""
+
+    repositories = "repositories"
+    revisions = "revisions"
+
 
 OPTIONS = {
     "exist_ok=True": "--exist-ok",
@@ -23,14 +32,26 @@ OPTIONS = {
     "revision=": "--revision",
     "tag=": "--tag",
     "max_shard_size=": "--max-shard-size",
+    "layout=": "--layout ",
+    "index=": "--index",
 }
 """What the functions behind this command call their arguments, and how they are said here."""
 
 
 @answers_mistakes
 def publish(
-    draft: Annotated[Path, typer.Argument(help="Folder of the draft, as `vtrim trim` wrote it.")],
-    repo_id: Annotated[str, typer.Argument(help="Where to: NAMESPACE/NAME.")],
+    draft: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of the draft, as `vtrim trim` wrote it; or of a family, a draft a domain."
+        ),
+    ],
+    repo_id: Annotated[
+        str,
+        typer.Argument(
+            help="Where to: NAMESPACE/NAME; of a family with `{domain}` in it, or see --layout."
+        ),
+    ],
     license_: Annotated[
         str | None,
         typer.Option(
@@ -76,6 +97,13 @@ def publish(
     max_shard_size: Annotated[
         str | None, typer.Option(help="Largest file of weights, such as `2GB`.")
     ] = None,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(help="Publish a family: a repository a domain, or a branch a domain."),
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option(help="Repository that lists a family's drafts.")
+    ] = None,
     endpoint: Annotated[str | None, typer.Option(help="URL of another Hub.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, change nothing on the Hub.")
@@ -84,12 +112,14 @@ def publish(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001
 ) -> None:
-    """Publish a draft on the Hub: card, facts and code included, in one commit.
+    """Publish a draft on the Hub, card, facts and code included, in one commit; or a family.
 
     Who publishes is the user of `hf auth login`, or of the token in `HF_TOKEN`.
 
     Example: `vtrim publish draft me/my-sql-draft --license apache-2.0 --report
     report/decode_report.json`
+
+    A run's drafts, one a domain: `vtrim publish runs/mine "me/smollm2-{domain}-draft"`
     """
     from .decode_report import DecodeReport
     from .hub import publish as publish_draft
@@ -98,6 +128,47 @@ def publish(
 
     fields = {"license": license_, "license_name": license_name, "license_link": license_link}
     said = {name: text for name, text in fields.items() if text is not None}
+    if layout is not None or "{domain}" in repo_id:
+        of_one = {
+            "--search": search,
+            "--counts": counts,
+            "--report": report,
+            "--source": source,
+            "--dataset": dataset or None,
+            "--revision": revision,
+            "--create-pr": create_pr or None,
+            "--tag": tag,
+            "--message": message,
+        }
+        given = [name for name, value in of_one.items() if value is not None]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)} is about one draft, a family has several: leave it out, or "
+                "publish the drafts one by one"
+            )
+        with _in_options():
+            _publish_family(
+                draft,
+                repo_id,
+                json_,
+                layout=None if layout is None else layout.value,
+                index=index,
+                license=said or None,
+                target_id=target,
+                language=language or None,
+                private=private,
+                exist_ok=exist_ok,
+                max_shard_size=max_shard_size,
+                endpoint=endpoint,
+                dry_run=dry_run,
+                progress=not quiet,
+            )
+        return
+    if index is not None:
+        raise ValueError(
+            "--index lists a family's drafts: write {domain} in the repository's name, or say "
+            "--layout"
+        )
     with _in_options():
         published = publish_draft(
             draft,
@@ -144,6 +215,44 @@ def publish(
         out.print(f"see {published.url}", markup=False, soft_wrap=True)
         return
     show(facts, [{"step": step} for step in published.steps], json_)
+
+
+def _publish_family(folder: Path, repo_id: str, as_json: bool, **options: Any) -> None:
+    from .hub_family import publish_family
+
+    family = publish_family(
+        folder,
+        repo_id,
+        on_published=lambda name, one: remarks.print(
+            f"{name}: {one.url}", markup=False, soft_wrap=True
+        ),
+        **options,
+    )
+    if family.dry_run and not as_json:
+        out.print("nothing was changed; without --dry-run this would be done:")
+        for step in family.steps:
+            out.print(f"- {step}", markup=False, soft_wrap=True)
+        return
+    drafts = [
+        {
+            "domain": name,
+            "repo_id": one.repo_id,
+            "revision": one.revision,
+            "commit": one.commit,
+            "changed": one.changed,
+        }
+        for name, one in family.drafts.items()
+    ]
+    facts: dict[str, Any] = {
+        "output": family.url,
+        "layout": family.layout,
+        "index": family.index,
+        "index_commit": family.index_commit,
+        "dry_run": family.dry_run,
+        "drafts": drafts,
+        "steps": list(family.steps),
+    }
+    show(facts, drafts, as_json)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the draft's own head. This module knows nothing about how the draft is used.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -14,7 +15,8 @@ from transformers.configuration_utils import SubConfigSpec
 
 from .kept_ids import WIDEST
 
-# Raised when a field is added whose absence or presence changes what the weights mean.
+# Raised when the layout changes: fields that are there mean something else, or weights do. A field
+# that is added and changes what the weights mean is named in `required_fields` by who writes it.
 FORMAT_VERSION = 1
 BODIES = ("standalone", "eagle3")
 
@@ -24,9 +26,18 @@ _KINDS: dict[str, type] = {
     "vocabulary_fingerprint": str,
     "vocabulary_provenance": dict,
     "frozen_parameters": list,
+    "required_fields": list,
     "target_name": str,
     "target_layer_ids": list,
 }
+
+# Somebody may have fixed the code of a repository to an earlier commit than its draft.
+_WAY_OUT = (
+    "this is the code of a repository, not the package: load without code_revision=, or install "
+    "the package (`pip install -U vtrim_hf`)"
+    if __name__.startswith("transformers_modules.")
+    else "upgrade with `pip install -U vtrim_hf`"
+)
 
 # Facts of the body that generation and caches read from a model's top-level config.
 _FROM_BODY = frozenset(
@@ -65,10 +76,14 @@ class TrimmedDraftConfig(PreTrainedConfig):
         target_num_hidden_layers: its number of layers.
         target_layer_ids: which three of its `hidden_states` are read, ascending.
         format_version: version of this layout.
+        required_fields: names of fields of this config, and of no other, without which the
+            weights mean something else: who does not know one of them must not load the draft.
+            Other unknown fields are kept as they are.
 
     Raises:
         ValueError: for sizes that do not fit each other, an unknown body or a missing body_config,
-            a fact of another type, or a layout written by a newer release.
+            a fact of another type, a layout written by a newer release, or a required field that
+            this release does not know.
     """
 
     model_type = "trimmed_draft"
@@ -102,6 +117,7 @@ class TrimmedDraftConfig(PreTrainedConfig):
     target_num_hidden_layers: int | None = None
     target_layer_ids: list[int] | None = None
     format_version: int = FORMAT_VERSION
+    required_fields: list[str] | None = None
     tie_word_embeddings: bool = False
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -112,7 +128,7 @@ class TrimmedDraftConfig(PreTrainedConfig):
         if self.format_version > FORMAT_VERSION:
             raise ValueError(
                 f"this draft has the layout version {self.format_version}, this release reads up "
-                f"to {FORMAT_VERSION}: upgrade with `pip install -U vtrim_hf`"
+                f"to {FORMAT_VERSION}: {_WAY_OUT}"
             )
         for name, kind in _KINDS.items():
             value = getattr(self, name)
@@ -120,6 +136,13 @@ class TrimmedDraftConfig(PreTrainedConfig):
                 raise ValueError(
                     f"{name} must be a {kind.__name__}, got {value!r}: fetch the draft's "
                     "config.json again"
+                )
+        known = {field.name for field in fields(self)}
+        for name in self.required_fields or ():
+            if name not in known:
+                raise ValueError(
+                    f"this draft needs {name!r:.80} of its config to be understood, which this "
+                    f"release does not know: {_WAY_OUT}"
                 )
         for parameter in self.frozen_parameters or ():
             if not isinstance(parameter, str):
@@ -130,7 +153,7 @@ class TrimmedDraftConfig(PreTrainedConfig):
         if self.body not in BODIES:
             raise ValueError(
                 f"body must be one of {', '.join(BODIES)}, got {self.body!r}: "
-                "a newer release of vtrim_hf may know it (`pip install -U vtrim_hf`)"
+                f"if a newer release knows it, {_WAY_OUT}"
             )
         # There is no default body; left to itself Transformers would take a Llama of full size.
         if not isinstance(self.body_config, PreTrainedConfig) and not (

@@ -20,6 +20,7 @@ from .coverage_schema import check_against, coverage_schema
 from .decoding_facts import decoding_facts, missed_by_target
 from .plain_facts import hub_id, local_path_in, plain, system_of
 from .search_facts import PARTS, coverage_facts, missed_in_counts, search_facts
+from .training_facts import training_facts
 
 if TYPE_CHECKING:
     from .decode_report import DecodeReport
@@ -42,6 +43,7 @@ def make_metadata(
     draft_id: str | None = None,
     datasets: Iterable[str] = (),
     tokenizer: Any = None,
+    training: Any = None,
     recorded: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Put together what is known of a draft, as plain JSON types.
@@ -57,14 +59,15 @@ def make_metadata(
         draft_id: Hub id of the model whose head was cut; by default what the body's config names.
         datasets: Hub ids of the data that was counted.
         tokenizer: the target's, for the text of the missed tokens.
+        training: the `TrainingReport` of the training that made it, what it holds, or its file.
         recorded: earlier facts of this draft; they stay where nothing newer is given.
 
     Returns:
         Facts that `check_metadata` lets through.
 
     Raises:
-        ValueError: if `search`, `report` or `recorded` belong to another vocabulary, or an id is
-            neither a Hub id nor a path.
+        ValueError: if `search`, `report`, `training` or `recorded` belong to another vocabulary,
+            or an id is neither a Hub id nor a path.
 
     Example:
         ```python
@@ -106,6 +109,8 @@ def make_metadata(
     elif report is not None and "most_missed_tokens" not in old:
         missed = missed_by_target(report)
     facts["most_missed_tokens"] = missed
+    if training is not None:
+        facts["training"] = training_facts(training, facts["draft"]["fingerprint"])
     known = [found for found in (hub_id(name, "data set") for name in datasets) if found]
     facts["datasets"] = sorted({*known, *old.get("datasets", ())}) or None
     facts["versions"] = _versions()

@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from huggingface_hub import try_to_load_from_cache
+from safetensors.torch import save
 from transformers.utils import CONFIG_NAME, cached_file, extract_commit_hash, resolve_revision
 
 from .vocabulary_files import write_atomically
@@ -22,6 +25,7 @@ from .vocabulary_files import write_atomically
 logger = logging.getLogger(__name__)
 
 COVERAGE_JSON = "vtrim/coverage.json"
+KEPT_IDS_FILE = "vtrim/vocabulary.safetensors"
 LARGEST_FILE = 1 << 20
 _DEEPEST = 20
 
@@ -56,14 +60,61 @@ class DraftOnHub:
             ImportError: if `vtrim_hf` is not installed, only the code that it ships.
             OSError: a `PublishError` that says what happened, what was done, and the way out.
         """
-        try:
-            hub = importlib.import_module("vtrim_hf.hub")
-        except ImportError as error:
-            raise ImportError(
-                "publishing a draft needs the package, this is the code that it ships: "
-                f"`pip install vtrim_hf` ({error})"
-            ) from error
-        return hub.publish(self, repo_id, **kwargs)
+        return _installed("hub", "publishing a draft").publish(self, repo_id, **kwargs)
+
+    @classmethod
+    def from_hub_for(
+        cls,
+        target_id: str,
+        domain: str | None = None,
+        *,
+        author: str | None = None,
+        k_max: int | None = None,
+        license: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Load the published draft that fits a target and a domain best.
+
+        It is the one that `find_drafts` lists first, at the very commit that its facts are from.
+
+        Args:
+            target_id: Hub id of the model to draft for.
+            domain: what it shall be good at; None takes the best for all that was counted.
+            author: user or organization that published it.
+            k_max: most kept ids.
+            license: identifier of the licence.
+            kwargs: what `from_pretrained` takes, `token` among it; not `revision` and
+                `subfolder`, which the choice decides.
+
+        Raises:
+            ImportError: if `vtrim_hf` is not installed, only the code that it ships.
+            ValueError: if no published draft fits; the text says what there is instead.
+            OSError: if the Hub does not answer.
+
+        Example:
+            ```python
+            draft = TrimmedDraftForCausalLM.from_hub_for("me/my-target", domain="sql")
+            target.generate(**inputs, assistant_model=draft)
+            ```
+        """
+        for name in ("revision", "code_revision", "subfolder"):
+            if kwargs.get(name) is not None:
+                raise ValueError(
+                    f"from_hub_for chooses the draft and its commit, so it takes no {name}: name "
+                    "the draft's repository with from_pretrained instead"
+                )
+        catalogue = _installed("catalogue", "finding a published draft")
+        found = catalogue.best_draft(
+            target_id,
+            domain,
+            author=author,
+            k_max=k_max,
+            license=license,
+            token=kwargs.get("token"),
+        )
+        logger.info("The draft for %s is %s at %s", target_id, found.repo_id, found.commit)
+        loaded: Any = cls
+        return loaded.from_pretrained(found.repo_id, revision=found.commit, **kwargs)
 
     def check_facts(self) -> None:
         """Raise unless `coverage_metadata` can be saved and will come back.
@@ -86,8 +137,17 @@ class DraftOnHub:
             ) from error
 
     def save_facts(self, folder: str | Path) -> None:
-        """Write the facts into a draft's folder, or remove those of an earlier draft."""
-        place = Path(folder) / COVERAGE_JSON
+        """Write facts and kept ids into a draft's folder, or remove those of an earlier draft.
+
+        The kept ids lie in the weights, too; here they can be read without these.
+        """
+        place, table = Path(folder) / COVERAGE_JSON, Path(folder) / KEPT_IDS_FILE
+        if self.vocabulary.is_full:
+            table.unlink(missing_ok=True)
+        else:
+            table.parent.mkdir(parents=True, exist_ok=True)
+            ids = self.vocabulary.ids.to(torch.int32).contiguous()
+            write_atomically(table, save({"kept_ids": ids}))
         if self.coverage_metadata is None:
             place.unlink(missing_ok=True)
             return
@@ -111,6 +171,8 @@ class DraftOnHub:
         try:
             place = _found(name, COVERAGE_JSON, where)
             if place is None:
+                if not _is_known_to_lack(name, COVERAGE_JSON, where):
+                    raise OSError("the Hub did not send it, and it is not in the cache")
                 return
             facts = _read(Path(place))
             self._check_own(facts)
@@ -139,6 +201,16 @@ class DraftOnHub:
         schema.check_metadata(dict(facts))
 
 
+def _installed(module: str, what: str) -> Any:
+    try:
+        return importlib.import_module(f"vtrim_hf.{module}")
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs the package, this is the code that it ships: `pip install vtrim_hf` "
+            f"({error})"
+        ) from error
+
+
 def pinned(name: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `from_pretrained` with the revision resolved to one commit.
 
@@ -160,7 +232,7 @@ def pinned(name: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _found(name: Any, file: str, where: Mapping[str, Any]) -> str | None:
-    """Return where a file of a folder or repository is on this machine, None if it has none."""
+    """Return where a file of a folder or repository is on this machine, None if it is not."""
     place: str | None = cached_file(
         name,
         file,
@@ -171,6 +243,17 @@ def _found(name: Any, file: str, where: Mapping[str, Any]) -> str | None:
         **{key: where[key] for key in _WHERE if where.get(key) is not None},
     )
     return place
+
+
+def _is_known_to_lack(name: Any, file: str, where: Mapping[str, Any]) -> bool:
+    """Whether a file that was not found is not there; a Hub that does not answer lacks nothing."""
+    if Path(name).exists():
+        return True
+    inside = "/".join(part for part in (where.get("subfolder"), file) if part)
+    cached = try_to_load_from_cache(
+        str(name), inside, cache_dir=where.get("cache_dir"), revision=where.get("revision")
+    )
+    return cached is not None and not isinstance(cached, str)  # the client's mark of a 404
 
 
 def take_publishing(kwargs: dict[str, Any]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ last. Whenever it is interrupted, the branch holds the old draft or the whole ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,14 @@ from .coverage_metadata import make_metadata
 from .hub_account import MAIN, check_free, check_login, check_name, check_reference, look_at
 from .hub_card import check_card, existing_card, license_of_source
 from .hub_errors import AGAIN, PublishError
+from .hub_evaluation import check_eval_results, eval_results_text, write_eval_results
 from .hub_folder import build_folder
 from .hub_license import check_license
 from .hub_reloading import prove_it_loads
 from .hub_scratch import scratch_folder
 from .hub_upload import Upload, client_bars, is_weights
 from .model_card import license_of, render_card
+from .training_facts import training_beside
 
 if TYPE_CHECKING:
     from .decode_report import DecodeReport
@@ -69,9 +71,11 @@ def publish(
     search: SearchResult | None = None,
     report: DecodeReport | None = None,
     counts: Any = None,
+    training: Any = None,
     target_id: str | None = None,
     draft_id: str | None = None,
     datasets: Iterable[str] = (),
+    eval_results: Sequence[Mapping[str, str]] = (),
     license: str | Mapping[str, str] | None = None,
     language: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
@@ -97,9 +101,12 @@ def publish(
         search: the result that the vocabulary was taken from.
         report: what the draft gained where it was measured.
         counts: the `TokenCounts` that were searched.
+        training: the `TrainingReport`, or its file; by default that in the draft's folder.
         target_id: the target's Hub id.
         draft_id: Hub id of the model whose head was cut.
         datasets: Hub ids of the data that was counted.
+        eval_results: recorded figures for benchmarks on the Hub, each a mapping with `dataset` (a
+            Hub id), `task`, and `figure` (`"speedup"`, `"acceptance_length"`, ...).
         license: of the weights, an identifier of the Hub; for `"other"` a mapping that has
             `license_name` and perhaps `license_link`, too. By default what the published card
             says, or else that of the model that was cut.
@@ -138,6 +145,7 @@ def publish(
 
     check_name(repo_id)
     _check_arguments(create_pr, revision, tag, license)
+    check_eval_results(eval_results)
     api = HfApi(endpoint=endpoint)
     with _Bar(7, progress) as bar, scratch_folder() as made:
         bar.next("logging in")
@@ -165,8 +173,10 @@ def publish(
                 draft_id=draft_id,
                 datasets=datasets,
                 tokenizer=own_tokenizer,
+                training=training or training_beside(source, model.vocabulary.fingerprint),
                 recorded=model.coverage_metadata,
             )
+            results = eval_results_text(eval_results, facts, repo_id, api.endpoint)
         bar.next("writing the card")
         card = existing_card(api, place, found_token, source, made)
         said = license or license_of(card) or license_of_source(api, facts, found_token, str(made))
@@ -201,6 +211,7 @@ def publish(
                 source=source,
                 max_shard_size=max_shard_size,
             )
+        files = tuple(sorted((*files, *write_eval_results(folder, results))))
         bar.next("loading it back in a fresh process")
         with _our_part("the draft does not come back from what would be published"):
             prove_it_loads(model, folder)

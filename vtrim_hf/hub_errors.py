@@ -83,18 +83,31 @@ _BY_STATUS = {
     409: ("it exists already", "pass exist_ok=True to add a commit to it, or take another name"),
     412: (
         "somebody else published meanwhile",
-        "look at what they did, then run it again to put yours on top",
+        "look at what they did, then run it again with exist_ok=True to put yours on top",
     ),
     413: ("a file is too large for the Hub", "publish with a smaller max_shard_size="),
     429: ("too many requests", "wait a while, then " + AGAIN),
 }
 
 
+# What huggingface_hub raises around an error of the network: it says only that a file failed.
+_ONLY_THAT = ("LocalEntryNotFoundError", "RuntimeError")
+_RESET = re.compile(r";\s*t=([0-9]{1,9})|^\s*([0-9]{1,9})\s*$")
+
+
 def _explain(error: Exception, endpoint: str) -> tuple[str, str] | None:
     """Return what happened and what to do, None for an error that is not the Hub's."""
+    below = error.__cause__
+    if isinstance(below, Exception) and type(error).__name__ in _ONLY_THAT:
+        deeper = _explain(below, endpoint)
+        if deeper is not None:
+            return f"{_first_line(error).rstrip('.')}: {deeper[0]}", deeper[1]
     status, said = status_of(error), _first_line(error)
     if status in _BY_STATUS:
         happened, remedy = _BY_STATUS[status]
+        wait = _seconds_to_wait(error) if status == 429 else None
+        if wait:
+            remedy = remedy.replace("a while", f"{wait} seconds")
         return f"{happened} ({status}, {said})", remedy
     if status is not None and status >= 500:
         return f"{endpoint} answers {status}", AGAIN
@@ -120,6 +133,15 @@ def _explain(error: Exception, endpoint: str) -> tuple[str, str] | None:
         )
     if isinstance(error, OSError | RuntimeError):  # hf_xet raises the latter
         return said, AGAIN
+    return None
+
+
+def _seconds_to_wait(error: Exception) -> str | None:
+    """Return how long a Hub that was asked too often wants to be left alone."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name in ("RateLimit", "Retry-After"):
+        if found := _RESET.search(str(headers.get(name) or "")):
+            return found[1] or found[2]
     return None
 
 

@@ -6,20 +6,25 @@ every field of the front matter that is not ours, as the user wrote it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .card_words import (
+    FILTERS,
+    MISSED_OF,
+    cell,
+    coverage_rows,
+    curve_words,
+    machine_words,
+    measure_command,
+    setting_rows,
+)
 from .coverage_schema import card_file
+from .plain_facts import is_local_path
 
 TEMPLATE = "model_card.md.jinja"
 TAGS = ("vtrim", "speculative-decoding", "draft-model", "trimmed-vocabulary")
-_MISSED_OF = {
-    "heldout": "the held-out conversations",
-    "search": "the counted conversations",
-    "decoding": "the target's answers while measuring",
-}
 LICENSE_FIELDS = ("license", "license_name", "license_link")
 
 _FRONT_MATTER = re.compile(
@@ -162,30 +167,50 @@ def _front_matter(
             "identifier of the Hub such as 'apache-2.0'"
         )
     front = {name: value for name, value in held.items() if value is not None}
+    for name in ("base_model", "datasets"):
+        # Other tools write the folder there that a model was loaded from.
+        named = [one for one in _several(held.get(name)) if not is_local_path(str(one))]
+        if len(named) < len(_several(held.get(name))):
+            front.pop(name)
+            front |= {name: named} if named else {}
     front["library_name"] = "transformers"
     front["pipeline_tag"] = "text-generation"
     # A licence of one's own has a name and a link, which another one must not inherit.
     if said["license"] != held.get("license"):
         for name in LICENSE_FIELDS:
             front.pop(name, None)
-    front |= said
-    # An EAGLE-3 draft is made from its target's head and states.
-    own = "target" if facts["draft"].get("body") == "eagle3" else "draft"
-    source = facts[own].get("id")
+    front |= {name: str(text) for name, text in said.items()}
+    source = source_of(facts)
     if source:
         front["base_model"] = source
-    earlier = held.get("tags")
-    earlier = [earlier] if isinstance(earlier, str) else earlier or []
     domains = facts.get("coverage", {}).get("domains", {})
     named = [slug for name in domains if (slug := _slug(name)) != "default"]
-    front["tags"] = list(dict.fromkeys([*map(str, earlier), *TAGS, *named, *tags]))
+    if facts["draft"].get("body") == "eagle3":
+        named.insert(0, "eagle3")
+    front["tags"] = _merged(held.get("tags"), [*TAGS, *named, *tags])
     if facts.get("datasets"):
-        before = held.get("datasets")
-        before = [before] if isinstance(before, str) else before or []
-        front["datasets"] = list(dict.fromkeys([*map(str, before), *facts["datasets"]]))
+        front["datasets"] = _merged(front.get("datasets"), facts["datasets"])
     if language is not None:
-        front["language"] = [language] if isinstance(language, str) else list(language)
+        front["language"] = [str(code) for code in _several(language)]
     return front
+
+
+def source_of(facts: Mapping[str, Any]) -> str | None:
+    """Return the Hub id of the model whose head a draft has, None if it is not known.
+
+    An EAGLE-3 draft is made from its target's head and states.
+    """
+    own = "target" if facts["draft"].get("body") == "eagle3" else "draft"
+    found: str | None = facts[own].get("id")
+    return found
+
+
+def _several(value: Any) -> list[Any]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _merged(earlier: Any, ours: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(map(str, [*_several(earlier), *ours])))
 
 
 def _slug(name: str) -> str:
@@ -212,7 +237,7 @@ def _render(
         keep_trailing_newline=True,
         undefined=jinja2.ChainableUndefined,
     )
-    environment.filters |= _FILTERS
+    environment.filters |= FILTERS
     template = environment.from_string(card_file(TEMPLATE).read_text(encoding="utf-8"))
     domains: Mapping[str, Any] = facts.get("coverage", {}).get("domains", {})
     return template.render(
@@ -227,88 +252,15 @@ def _render(
         required=facts.get("required_tokens"),
         decoding=facts.get("decoding"),
         missed=facts.get("most_missed_tokens"),
-        missed_of=_MISSED_OF,
+        missed_of=MISSED_OF,
         datasets=facts.get("datasets"),
-        domains=[_cell(name) for name in domains if name != "default"],
+        domains=[cell(name) for name in domains if name != "default"],
         weak=[name for name, known in domains.items() if known.get("weak")],
-        coverage_rows=_coverage_rows(facts.get("coverage", {})),
-        machine=_machine(facts.get("decoding", {}).get("machine", {})),
+        coverage_rows=coverage_rows(facts.get("coverage", {})),
+        machine=machine_words(facts.get("decoding", {}).get("machine", {})),
+        command=measure_command(repo_id, facts),
+        training=facts.get("training"),
+        settings=setting_rows(facts.get("training", {})),
+        curve=curve_words(facts.get("training", {})),
         versions=", ".join(f"{n} {v}" for n, v in sorted(facts.get("versions", {}).items())),
     )
-
-
-def _coverage_rows(coverage: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = [{"name": name, **known} for name, known in coverage.get("domains", {}).items()]
-    whole = {name: coverage[name] for name in ("search", "heldout") if name in coverage}
-    return [*rows, {"name": "all", **whole}] if whole and len(rows) != 1 else rows
-
-
-def _machine(facts: Mapping[str, Any]) -> str:
-    said = [str(facts[name]) for name in ("gpu", "cpu") if name in facts]
-    for name in ("device", "threads", "system"):
-        if name in facts:
-            said.append(f"{name} {facts[name]}")
-    said += [f"{name} {version}" for name, version in sorted(facts.get("versions", {}).items())]
-    return ", ".join(said) or "an unknown machine"
-
-
-def _percent(value: Any, places: int = 1) -> str:
-    return f"{100 * value:.{places}f} %"
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else ""
-
-
-def _short(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, int | float) else ""
-
-
-def _covered(part: Any) -> str:
-    if not isinstance(part, Mapping):
-        return ""
-    text = _percent(part["share"], 2)
-    if "interval" in part:
-        low, high = part["interval"]
-        text += f" ({100 * low:.2f} to {100 * high:.2f})"
-    return text
-
-
-def _counted(part: Any) -> str:
-    if not isinstance(part, Mapping) or "tokens" not in part:
-        return ""
-    text = _number(part["tokens"])
-    if "conversations" in part:
-        text += f" in {_number(part['conversations'])} conversations"
-    return text
-
-
-def _speedup(spread: Mapping[str, float]) -> str:
-    text = f"{spread['median']:.2f}"
-    return f"{text} ({spread['low']:.2f} to {spread['high']:.2f})" if "low" in spread else text
-
-
-def _cell(value: Any) -> str:
-    """Text that is neither Markdown nor HTML, wherever it stands in a line."""
-    text = " ".join(str(value).split())
-    return re.sub(r"([\\`*_{}\[\]<>#|~$!&])", r"\\\1", text)
-
-
-def _token(text: str) -> str:
-    """A token's text as code, its blanks and control characters visible."""
-    shown = json.dumps(text, ensure_ascii=False)[1:-1].replace("|", "\\|")
-    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
-    pad = " " if shown.startswith(("`", " ")) or shown.endswith(("`", " ")) else ""
-    return f"{fence}{pad}{shown}{pad}{fence}"
-
-
-_FILTERS = {
-    "percent": _percent,
-    "number": _number,
-    "short": _short,
-    "covered": _covered,
-    "counted": _counted,
-    "speedup": _speedup,
-    "cell": _cell,
-    "token": _token,
-}

@@ -139,6 +139,7 @@ def train_draft(
         target, trained_on, judged_on, args, kept, start, layers, split, target_dtype, progress
     )
     trainer.report.data["call"] = digest
+    trainer.report.data["datasets"] = list(datasets)
     _train(trainer, workplace, progress, on_resumed, on_evaluation)
     import torch
 

@@ -172,6 +172,13 @@ class TestEveryMode:
         assert not api.revision_exists(REPO, "v9")
         assert not api.repo_exists("user/none")
 
+    def test_a_card_of_great_length_is_a_file_like_others(self, scene: Scene) -> None:
+        """Where it does not travel within the commit, only the store may have its text."""
+        text = CARD.encode() + b"x" * (11 << 20)
+        commit = scene.add("README.md", text)
+        assert scene.api.model_info(REPO).sha == commit.oid
+        assert scene.hub.read(REPO, "README.md") == text
+
     def test_only_what_changed_is_committed(self, scene: Scene) -> None:
         api = scene.api
         first = scene.publish(commit_message="v1")
@@ -385,6 +392,13 @@ class TestBadDays:
         assert (cut.met, lost.met) == (1, 1)
         resumed = plain.hub.log.matching("GET", "/resolve/")[-1]
         assert (resumed.status, resumed.sent) == (206, 200_000)
+
+    def test_an_upload_that_is_damaged_on_its_way_is_refused(self, plain: Scene) -> None:
+        fault = plain.hub.faults.add("PUT", "/lfs-uploads/", corrupt_upload=True)
+        with pytest.raises(RuntimeError, match="Error while uploading"):
+            plain.add("model.safetensors", os.urandom(1000))
+        assert (fault.met, plain.hub.files(REPO)) == (1, [".gitattributes"])
+        assert not [*plain.hub.service.objects.incoming.iterdir()]
 
     def test_too_many_requests_are_waited_out(self, plain: Scene) -> None:
         limit = {"RateLimit": '"api";r=0;t=0', "RateLimit-Policy": '"fixed window";"api";q=9;w=9'}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import vtrim_hf
 from drafting import make_draft, make_eagle, teach
@@ -239,3 +245,163 @@ def test_the_config_names_the_shipped_classes(shipped):
         "AutoModelForCausalLM": "modeling_trimmed_draft.TrimmedDraftForCausalLM",
     }
     assert facts["architectures"] == ["TrimmedDraftForCausalLM"]
+
+
+# Releases: code and drafts of several of them meet.
+
+EARLIER = "43ab6c07b46fc91fa381592470b74098e6b4fc24"
+"""A commit that stands for an earlier release, until there is one."""
+
+HERE = Path(vtrim_hf.__file__).parents[1]
+
+
+def git(*arguments: str) -> bytes | None:
+    """Return what git says of the checkout, None where there is none."""
+    if not (HERE / ".git").exists() or shutil.which("git") is None:
+        return None
+    done = subprocess.run(["git", "-C", HERE, *arguments], check=False, capture_output=True)
+    return done.stdout if done.returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory) -> Path:
+    """The package as it was."""
+    packed = git("archive", EARLIER, "vtrim_hf", "hub_cards")
+    if packed is None:
+        pytest.skip("a checkout without its history")
+    place = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def save_draft(package: Any, target: Any, place: Path, body: str) -> None:
+    """Save a draft by a release of the package, and what it says; runs in other processes, too."""
+    kept = package.DraftVocabulary.from_ids([i for i in range(300) if i % 4], vocab_size=300)
+    if body == "eagle3":
+        draft = package.TrimmedDraftForCausalLM.for_target(target, kept)
+        inputs = {"inputs_embeds": torch.randn(1, 5, 48)}
+        inputs["target_hidden_states"] = torch.randn(1, 5, 3 * 48)
+    else:
+        draft = package.TrimmedDraftForCausalLM.from_draft_model(target, kept)
+        inputs = {"input_ids": torch.arange(3, 11)[None]}
+    draft.save_pretrained(place)
+    with torch.no_grad():
+        logits = draft(**inputs).logits
+    save_file({**inputs, "logits": logits}, place / "facts.safetensors")
+
+
+def load_draft(place: Path, **how: Any) -> str:
+    """Load a draft, compare what it says, and say how it went; runs in other processes, too."""
+    try:
+        draft = AutoModelForCausalLM.from_pretrained(place, **how)
+    except ValueError as error:
+        return f"{place.name} refused: {error}"
+    facts = load_file(place / "facts.safetensors")
+    logits = facts.pop("logits")
+    with torch.no_grad():
+        assert torch.allclose(draft(**facts).logits, logits, rtol=1e-5, atol=1e-6)
+    draft.save_pretrained(place.with_name(f"{place.name}_again"))
+    return f"{place.name} loaded by {type(draft).__module__.partition('.')[0]}"
+
+
+_PROGRAM = f"""
+import builtins, sys
+from pathlib import Path
+from typing import Any
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+def ask(*args): raise SystemExit("asked about remote code")
+builtins.input = ask
+{inspect.getsource(save_draft)}
+{inspect.getsource(load_draft)}
+"""
+
+_EARLIER = (
+    _PROGRAM
+    + """
+sys.path.insert(0, sys.argv[1])
+import vtrim_hf
+assert vtrim_hf.__file__.startswith(sys.argv[1])
+target = AutoModelForCausalLM.from_pretrained(sys.argv[2])
+save_draft(vtrim_hf, target, Path(sys.argv[3]), sys.argv[4])
+for place in sys.argv[5:]:
+    print(load_draft(Path(place)))
+"""
+)
+
+_WITHOUT = (
+    _BLOCKER
+    + _PROGRAM
+    + """
+for place in sys.argv[1:]:
+    print(load_draft(Path(place), trust_remote_code=True))
+"""
+)
+
+
+def with_code_of(folder: Path, other: Path, place: Path) -> Path:
+    """Return a draft with the code of another one."""
+    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("*.py"))
+    for file in other.glob("*.py"):
+        shutil.copy(file, place)
+    return place
+
+
+def with_fields(folder: Path, place: Path, **fields: Any) -> Path:
+    """Return a draft whose config says something more."""
+    shutil.copytree(folder, place)
+    config = place / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **fields}))
+    return place
+
+
+@pytest.mark.parametrize("body", ["standalone", "eagle3"])
+def test_drafts_and_code_of_an_earlier_release(body, earlier, tmp_path):
+    """Each side reads what the other wrote, and refuses what it cannot understand."""
+    target = make_tiny("llama")
+    target.save_pretrained(tmp_path / "target")
+    old, new = tmp_path / "old", tmp_path / "new"
+    save_draft(vtrim_hf, target, new, body)
+    later = with_fields(new, tmp_path / "later", format_version=2)
+    said = run(_EARLIER, earlier, tmp_path / "target", old, body, new, later, cwd=tmp_path)
+    assert "new loaded by vtrim_hf" in said
+    refusal = "later refused: this draft has the layout version 2, this release reads up to 1"
+    assert refusal in said
+    assert "pip install -U vtrim_hf" in said
+    assert load_draft(old) == "old loaded by vtrim_hf"
+    mixed = with_code_of(new, old, tmp_path / "mixed")
+    reverse = with_code_of(old, new, tmp_path / "reverse")
+    shutil.rmtree(later)
+    later = with_code_of(with_fields(new, tmp_path / "x", format_version=2), old, later)
+    said = run(_WITHOUT, old, mixed, reverse, later, cwd=tmp_path)
+    for name in ("old", "mixed", "reverse"):
+        assert f"{name} loaded by transformers_modules" in said
+    assert refusal in said
+
+
+def test_what_a_later_release_may_write(tmp_path):
+    """Refused with the way out if it changes the meaning, kept if it does not."""
+    draft = tmp_path / "draft"
+    save_draft(vtrim_hf, make_tiny("llama"), draft, "standalone")
+    places: dict[str, dict[str, Any]] = {
+        "layout": {"format_version": 2},
+        "field": {"row_scale": [1.0], "required_fields": ["row_scale"]},
+        "note": {"note_of_later": {"a": 1}, "required_fields": ["head_bias"]},
+    }
+    folders = [with_fields(draft, tmp_path / name, **said) for name, said in places.items()]
+    here = "\n".join(map(load_draft, folders))
+    held = [json.loads((tmp_path / "note_again" / "config.json").read_text())]
+    shutil.rmtree(tmp_path / "note_again")
+    there = run(_WITHOUT, *folders, cwd=tmp_path)
+    held.append(json.loads((tmp_path / "note_again" / "config.json").read_text()))
+    for said in (here, there):
+        assert "layout refused: this draft has the layout version 2" in said
+        assert "field refused: this draft needs 'row_scale' of its config" in said
+        assert "note loaded by " in said
+    assert here.count("upgrade with `pip install -U vtrim_hf`") == 2
+    assert there.count("load without code_revision=, or install the package") == 2
+    for config in held:
+        assert config["note_of_later"] == {"a": 1}
+        assert config["required_fields"] == ["head_bias"]

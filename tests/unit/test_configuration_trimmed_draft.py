@@ -58,6 +58,15 @@ def test_without_a_draft_size_the_head_is_full():
         pytest.param({"vocabulary_provenance": []}, "provenance must be a dict", id="provenance"),
         pytest.param({"head_bias": "no"}, "head_bias must be a bool", id="bias"),
         pytest.param({"vocab_size": 10**30}, "vocab_size must be at most", id="huge width"),
+        pytest.param(
+            {"required_fields": "x"}, "required_fields must be a list", id="text of fields"
+        ),
+        pytest.param({"required_fields": [3]}, r"needs 3 of its config", id="field of a number"),
+        pytest.param(
+            {"row_scale": 2, "required_fields": ["head_bias", "row_scale"]},
+            r"needs 'row_scale' of its config.*pip install -U vtrim_hf",
+            id="later field",
+        ),
         pytest.param({"format_version": "1"}, "format_version must be a whole", id="version text"),
     ],
 )
@@ -171,3 +180,46 @@ def test_a_hub_id_is_kept_and_a_folder_is_not(tmp_path, monkeypatch):
         draft = TrimmedDraftForCausalLM.from_draft_model(source, vocabulary)
         assert draft.config.body_config.name_or_path == kept
         assert source.config.name_or_path == name
+
+
+LAYOUT_1 = {
+    "vocab_size",
+    "draft_vocab_size",
+    "body",
+    "body_config",
+    "head_bias",
+    "tokenizer_hash",
+    "vocabulary_fingerprint",
+    "vocabulary_provenance",
+    "frozen_parameters",
+    "target_name",
+    "target_hidden_size",
+    "target_num_hidden_layers",
+    "target_layer_ids",
+    "format_version",
+    "required_fields",
+    "tie_word_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
+CHANGE_NOTHING: set[str] = set()
+"""Fields added since that change nothing of what the weights mean."""
+
+
+def test_a_new_field_is_one_that_earlier_releases_may_pass_over():
+    """Otherwise whoever writes it must name it in `required_fields`, and a test must show that."""
+    own = {
+        name
+        for name in TrimmedDraftConfig.__annotations__
+        if "ClassVar" not in str(TrimmedDraftConfig.__annotations__[name])
+    }
+    assert own - CHANGE_NOTHING == LAYOUT_1
+
+
+def test_other_unknown_fields_are_kept():
+    made = config(note_of_later=[1], required_fields=["head_bias"])
+    again = TrimmedDraftConfig.from_dict(made.to_dict())
+    assert again.note_of_later == [1]
+    assert again.required_fields == ["head_bias"]
+    assert "format_version" in made.to_diff_dict()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vtrim_hf
-from published_facts import Pair, make_pair, make_report
+from published_facts import Pair, make_pair, make_report, make_training
 from tiny_models import make_tiny
 from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
 from vtrim_hf.coverage_metadata import (
@@ -23,6 +28,8 @@ from vtrim_hf.coverage_metadata import (
     parse,
     read,
 )
+from vtrim_hf.coverage_schema import SCHEMA, card_file
+from vtrim_hf.model_card import render_card
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,7 @@ def full(pair: Pair) -> dict[str, Any]:
         draft_id="me/small",
         datasets=["me/data", "/home/me/private.jsonl", "b/a", "me/data"],
         tokenizer=pair.tokenizer,
+        training=make_training(pair.draft),
     )
 
 
@@ -63,6 +71,7 @@ def test_all_facts_are_there_and_plain(pair: Pair, full: dict[str, Any]) -> None
         "most_missed_tokens",
         "required_tokens",
         "decoding",
+        "training",
         "datasets",
         "versions",
     ]
@@ -178,6 +187,8 @@ def test_facts_of_another_draft_are_refused(pair: Pair, full: dict[str, Any]) ->
         make_metadata(other, search=pair.search)
     with pytest.raises(ValueError, match="what was recorded is of the vocabulary"):
         make_metadata(other, recorded=full)
+    with pytest.raises(ValueError, match="the training report is of the vocabulary"):
+        make_metadata(other, training=make_training(pair.draft))
     with pytest.raises(ValueError, match="about a draft with 7 kept ids"):
         make_metadata(other, report=make_report(7))
     with pytest.raises(ValueError, match="give the counts that were searched"):
@@ -236,6 +247,12 @@ def changed(full: dict[str, Any], *way: Any, to: Any) -> dict[str, Any]:
         (("most_missed_tokens", "of"), "x", "one of heldout, search, decoding"),
         (("datasets",), ["/home/me/x.jsonl"], r"\$\.datasets\[0\] must match"),
         (("extra",), 1, r"\$\.extra is not known"),
+        (("training", "tokens"), 1.5, r"\$\.training\.tokens must be of type integer"),
+        (("training", "data", "train", "path"), "x", r"\$\.training\.data\.train\.path is not"),
+        (("training", "datasets"), ["~/x"], r"\$\.training\.datasets\[0\] must match"),
+        (("training", "settings", "output_dir"), "/home/me", "must not name a place"),
+        (("training", "acceptance"), [2], r"\$\.training\.acceptance\[0\] must be at most 1"),
+        (("training", "curve", 0, "step"), None, r"curve\[0\]\.step must be of type integer"),
     ],
 )
 def test_a_wrong_fact_is_named(
@@ -280,6 +297,34 @@ def test_facts_are_read_from_a_folder_or_a_file(
     assert read(tmp_path) == read(tmp_path / COVERAGE_JSON) == full
 
 
+_NOTHING_BUT_JSON = """
+import importlib.util, json, sys
+for name in ("torch", "transformers", "numpy", "huggingface_hub", "vtrim_hf"):
+    sys.modules[name] = None
+facts, schema = (json.load(open(path)) for path in sys.argv[1:3])
+spec = importlib.util.spec_from_file_location("checker", sys.argv[3])
+checker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(checker)
+checker.check_against(facts, schema)
+try: checker.check_against({**facts, "extra": 1}, schema)
+except ValueError as error: print(facts["draft"]["k"], error)
+"""
+
+
+def test_facts_and_schema_are_plain_json(pair: Pair, full: dict[str, Any], tmp_path: Path) -> None:
+    """What another program needs is in the two files; none of this package is loaded."""
+    place = tmp_path / "coverage.json"
+    place.write_text(json.dumps(full))
+    checker = Path(vtrim_hf.__file__).with_name("coverage_schema.py")
+    done = subprocess.run(
+        [sys.executable, "-c", _NOTHING_BUT_JSON, place, card_file(SCHEMA), checker],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.stdout.startswith(f"{pair.search.k} $.extra is not known"), done.stderr
+
+
 _WITHOUT_TORCH = """
 import sys, types
 package = types.ModuleType("vtrim_hf")
@@ -319,3 +364,49 @@ def test_no_build_of_a_kernel_is_told() -> None:
         "system": "Linux x86_64",
     }
     assert facts["decoding"]["machine"]["system"] == kernel, "what was given is not changed"
+
+
+_odd = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(0, 10**12),
+    st.floats(),
+    st.floats(0, 1).map(np.float32),
+    st.integers(0, 1000).map(np.int64),
+    st.sampled_from(["/home/me/x", "C:\\x", "~/y", "a.jsonl", "word", ""]),
+    st.lists(st.floats(0, 1), max_size=3).map(np.array),
+)
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_whatever_a_report_holds_the_facts_are_plain_or_refused(data: st.DataObject) -> None:
+    """No null, no type of numpy, no path: not from any field that is not what it should be."""
+    pair = _one_pair()
+    report = make_training(pair.draft)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place: Any = report
+        while True:
+            key = data.draw(st.sampled_from([*place]))
+            if key in ("schema", "fingerprints"):
+                break
+            if isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+                place = place[key]
+                continue
+            place[key] = data.draw(_odd)
+            break
+    try:
+        facts = make_metadata(pair.draft, training=report)
+    except ValueError:
+        return  # refused by name
+    assert {type(leaf) for leaf in every_leaf(facts)} <= {str, int, float, bool}
+    text = json.dumps(facts, allow_nan=False)
+    assert "/home" not in text
+    card = render_card("me/x", facts, "mit")
+    for word in ("None", "null", "nan", "Undefined", "np.", "/home", "array"):
+        assert not re.search(rf"\b{re.escape(word)}", card), word
+
+
+@cache
+def _one_pair() -> Pair:
+    return make_pair()

@@ -78,6 +78,38 @@ def test_the_number_of_a_request_is_no_reason() -> None:
             raise error
 
 
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"RateLimit": '"api";r=0;t=55', "Retry-After": "7"}, "wait 55 seconds, then run it"),
+        ({"Retry-After": "7"}, "wait 7 seconds, then run it"),
+        ({"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, "wait a while, then run it"),
+        ({}, "wait a while, then run it"),
+    ],
+)
+def test_how_long_to_wait_is_told(headers: dict[str, str], said: str) -> None:
+    error = answered(429)
+    error.response.headers.update(headers)
+    with pytest.raises(PublishError, match=said), explained("sending", ENDPOINT):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("below", "said"),
+    [
+        (answered(400, "bad digest"), "sending failed: Error while uploading: .*bad digest"),
+        (answered(429), "too many requests .*wait"),
+        (unreachable(), "Error while uploading: http://hub.test cannot be reached"),
+        (KeyError("x"), "sending failed: Error while uploading .*run it again"),
+        (None, "sending failed: Error while uploading .*run it again"),
+    ],
+)
+def test_what_lies_below_an_upload_is_told(below: Exception | None, said: str) -> None:
+    """The client says of a file of LFS only that it failed."""
+    with pytest.raises(PublishError, match=said), explained("sending", ENDPOINT):
+        raise RuntimeError("Error while uploading.") from below
+
+
 def test_a_way_out_of_its_own() -> None:
     with pytest.raises(PublishError, match=r"tagging failed: .* \(it was made\): only tag it"):  # noqa: SIM117
         with explained("tagging", ENDPOINT, ["it was made"], remedy="only tag it"):

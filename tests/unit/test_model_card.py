@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
-from published_facts import Pair, make_pair
+from published_facts import Pair, make_pair, make_training
+from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.coverage_metadata import make_metadata
-from vtrim_hf.model_card import license_of, render_card, renew, split_card
+from vtrim_hf.model_card import license_of, render_card, renew, source_of, split_card
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,22 @@ def full(pair: Pair) -> dict[str, Any]:
         draft_id="me/small",
         datasets=["me/data"],
         tokenizer=pair.tokenizer,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(pair: Pair) -> dict[str, Any]:
+    """Facts of an EAGLE-3 draft with all that can be known."""
+    draft = TrimmedDraftForCausalLM.for_target(pair.target, pair.draft.vocabulary)
+    return make_metadata(
+        draft,
+        search=pair.search,
+        report=pair.report,
+        counts=pair.counts,
+        target_id="me/target",
+        datasets=["me/data"],
+        tokenizer=pair.tokenizer,
+        training=make_training(draft),
     )
 
 
@@ -144,7 +162,7 @@ def test_a_card_of_others_keeps_its_text_and_gets_our_sections(full: dict[str, A
     card = render_card("me/x", full, "mit", existing="---\nlicense: mit\n---\n# Mine\n\nText.\n")
     _, body = split_card(card)
     assert body.lstrip().startswith("# Mine\n\nText.\n\n<!-- vtrim:begin summary -->")
-    assert body.count("<!-- vtrim:begin") == 8
+    assert body.count("<!-- vtrim:begin") == 9
 
 
 def test_sections_of_a_newer_release_are_left_as_they_are(full: dict[str, Any]) -> None:
@@ -203,7 +221,7 @@ def test_line_breaks_and_byte_order_marks_of_others_are_read(full: dict[str, Any
     front, _ = split_card("\ufeff" + card)
     assert front["license"] == "mit"
     again = render_card("me/x", full, "mit", existing="\ufeff" + card)
-    assert again.count("vtrim:begin") == 8
+    assert again.count("vtrim:begin") == 9
 
 
 def test_yaml_of_the_front_matter_is_plain(full: dict[str, Any]) -> None:
@@ -219,3 +237,94 @@ def test_only_a_tokenizer_that_is_there_is_named(pair: Pair) -> None:
     without = render_card("me/x", facts, "mit", tokenizer=False)
     assert held not in without
     assert "# The target is any model of the draft's tokenizer" in without
+
+
+def test_an_eagle_draft_is_its_targets(trained: dict[str, Any]) -> None:
+    front, body = split_card(render_card("me/eagle", trained, "mit"))
+    assert front["base_model"] == source_of(trained) == "me/target"
+    assert front["tags"][4:] == ["eagle3", "sql", "chat"]
+    assert "It is an EAGLE-3 draft" in body
+    assert "It drafts for the one target" in body
+    assert "2503.01840" in body
+    assert "2603.05210" in body
+
+
+def test_the_training_is_told_in_words_and_figures(trained: dict[str, Any]) -> None:
+    body = render_card("me/eagle", trained, "mit")
+    section = body.partition("vtrim:begin training")[2].partition("vtrim:end training")[0]
+    assert "Acceptance length 2.50 on held-out conversations, 2 tokens drafted in a row" in section
+    assert "each of them: 70.0 %, 55.0 %." in section
+    said = "2.05 after 10,000 tokens, 2.10 after 20,000 tokens, 2.20 after 40,000 tokens, "
+    assert f"it was {said}2.50 after 50,000 tokens, 2.30 after 60,000 tokens; " in section
+    assert "the checkpoint of step 50 was kept, the best one." in section
+    for row in (
+        "| text read | 60,000 tokens, 60 steps, 6.0 epochs |",
+        "| data | 1,200 conversations, 150,000 tokens, 60,000 of them the assistant's |",
+        "| held out | 60 conversations, 150,000 tokens, 60,000 of them the assistant's |",
+        "| time | 6.5 minutes: features 1.0, training 5.0, evaluation 0.5 |",
+        "| tokens drafted in a row | 2 |",
+        "| learning rate | 0.001, cosine |",
+        "| sequences a step | 16 |",
+        "| computed in | bfloat16 |",
+        "| positions whose token has no row | 1.00 % in training, 3.00 % held out |",
+        "| confidence calibrated on | 16 held-out prompts, 400 proposals |",
+        "| data sets | [me/chats](https://huggingface.co/datasets/me/chats) |",
+    ):
+        assert row in section, row
+    assert "interrupted" not in section
+    assert "secret" not in body
+
+
+def test_a_training_that_is_not_known_is_not_told_of(
+    trained: dict[str, Any], full: dict[str, Any]
+) -> None:
+    without = {name: part for name, part in trained.items() if name != "training"}
+    assert "How it was trained is not recorded." in render_card("me/x", without, "mit")
+    assert "No training is recorded: the rows" in render_card("me/x", full, "mit")
+    little = {**trained, "training": {"settings": {}, "finished": False, "tokens": 5}}
+    card = render_card("me/x", little, "mit")
+    assert "The training was interrupted." in card
+    assert "| text read | 5 tokens |\n\n" not in card
+    assert "| text read | 5 tokens |" in card
+    # A card of an untrained draft gets the section filled when it is trained.
+    assert "| learning rate |" in render_card(
+        "me/x", trained, "mit", existing=render_card("me/x", without, "mit")
+    )
+
+
+def test_the_command_measures_as_it_was_measured(
+    full: dict[str, Any], trained: dict[str, Any]
+) -> None:
+    command = "vtrim measure me/target me/x PROMPTS --limit 2 --max-new-tokens 12"
+    for facts in (full, trained):
+        assert f"```\n{command} --draft-length 4 --dtype float32\n```" in render_card(
+            "me/x", facts, "mit"
+        )
+    sampled = {**full["decoding"], "settings": {"do_sample": True}}
+    card = render_card("me/x", {**full, "decoding": sampled}, "mit")
+    assert "PROMPTS" not in card
+    assert "`vtrim measure` gives this table for yours" in card
+
+
+def test_folders_that_other_tools_wrote_into_a_card_are_taken_out(pair: Pair) -> None:
+    theirs = (
+        "---\nbase_model: /home/me/models/small\ndatasets:\n- ./data\n- me/kept\n"
+        "mine: /my/own/word\n---\n# Mine\n"
+    )
+    front, _ = split_card(render_card("me/x", make_metadata(pair.draft), "mit", existing=theirs))
+    assert "base_model" not in front
+    assert front["datasets"] == ["me/kept"]
+    assert front["mine"] == "/my/own/word"
+
+
+def test_texts_of_numpy_are_plain_in_the_front_matter(full: dict[str, Any]) -> None:
+    card = render_card(
+        "me/x",
+        full,
+        {"license": np.str_("other"), "license_name": np.str_("mine")},
+        language=[np.str_("en")],
+        tags=np.array(["one", "two"]),
+    )
+    front, _ = split_card(card)
+    assert (front["language"], front["tags"][-2:]) == (["en"], ["one", "two"])
+    assert license_of(card) == {"license": "other", "license_name": "mine"}

@@ -31,12 +31,19 @@ class Body:
 
     Args:
         cut_after: An ordered fault: raise `ConnectionAbortedError` after so many bytes.
+        corrupt: An ordered fault: change the first byte.
     """
 
     def __init__(
-        self, file: BufferedIOBase, headers: Message, cut_after: int | None = None
+        self,
+        file: BufferedIOBase,
+        headers: Message,
+        cut_after: int | None = None,
+        *,
+        corrupt: bool = False,
     ) -> None:
         self.file, self._cut_after, self.received = file, cut_after, 0
+        self._corrupt = corrupt
         self._chunked = "chunked" in (headers.get("Transfer-Encoding") or "").lower()
         length = headers.get("Content-Length") or "0"
         if not re.fullmatch(r"[0-9]{1,18}", length):
@@ -48,6 +55,8 @@ class Body:
 
     def pieces(self) -> Iterator[bytes]:
         while piece := self._read():
+            if self._corrupt and not self.received:
+                piece = bytes([piece[0] ^ 0xFF]) + piece[1:]
             self.received += len(piece)
             if self._cut_after is not None and self.received >= self._cut_after:
                 raise ConnectionAbortedError("an ordered fault cut the upload")

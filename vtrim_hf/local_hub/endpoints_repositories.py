@@ -1,4 +1,4 @@
-"""Endpoints: who am I; create, delete, move, set up and list repositories; check a card."""
+"""Endpoints: who am I; create, delete, move, set up and describe repositories; check a card."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from .card_checks import card_of, check_card, tags_of
 from .refusals import RefusedError, no_login
 from .repository import MAIN, Repository
 from .revisions import resolve_revision
-from .safe_names import KINDS
 from .service import Service
-
-_SORT_KEYS = ("createdAt", "downloads", "lastModified", "likes", "trendingScore")
 
 
 def whoami(_service: Service, call: Call) -> Answer:
@@ -90,31 +87,6 @@ def settings(service: Service, call: Call) -> Answer:
     return Answer({"private": private, "gated": gated})
 
 
-def listing(service: Service, call: Call) -> Answer:
-    """List the repositories of a kind that this account may see and the query asks for."""
-    kind = KINDS[call.arguments["kind"]]
-    rows = []
-    for repository in service.shelf.all(kind):
-        if not service.may_see(call.account, repository):
-            continue
-        row = describe(repository, repository.state.branches[MAIN])
-        if _is_asked_for(row, call):
-            rows.append(row)
-    key = call.parameter("sort")
-    if key in _SORT_KEYS:
-        rows.sort(
-            key=lambda row: row.get(key) or 0, reverse=call.parameter("direction", "-1") != "1"
-        )
-    wanted = {name for text in call.query.get("expand", []) for name in text.split(",")}
-    if not (call.is_set("full") or "siblings" in wanted):
-        for row in rows:
-            del row["siblings"]
-    if not (call.is_set("full") or call.is_set("cardData") or "cardData" in wanted):
-        for row in rows:
-            del row["cardData"]
-    return call.page(rows, service.page_size)
-
-
 def info(service: Service, call: Call) -> Answer:
     repository = service.readable(call)
     sha = resolve_revision(repository, call.arguments.get("rev", MAIN))
@@ -160,19 +132,6 @@ def describe(repository: Repository, sha: str, *, blobs: bool = False) -> dict[s
     return facts | {key: card[key] for key in ("library_name", "pipeline_tag") if key in card}
 
 
-def _is_asked_for(row: dict[str, Any], call: Call) -> bool:
-    wanted = [tag for text in call.query.get("filter", []) for tag in text.split(",") if tag]
-    gated = call.parameter("gated")
-    return (
-        all(tag in row["tags"] for tag in wanted)
-        and call.parameter("author", row["author"]) == row["author"]
-        and call.parameter("search").lower() in row["id"].lower()
-        and call.parameter("pipeline_tag", row.get("pipeline_tag", ""))
-        == row.get("pipeline_tag", "")
-        and (not gated or (gated.lower() == "true") == bool(row["gated"]))
-    )
-
-
 def _private(asked: dict[str, Any], *, default: bool) -> bool:
     if "visibility" in asked:
         return bool(asked["visibility"] == "private")
@@ -185,7 +144,6 @@ ROUTES = (
     Route("POST", "/api/repos/create", create),
     Route("DELETE", "/api/repos/delete", delete),
     Route("POST", "/api/repos/move", move),
-    Route("GET", "/api/{kind}", listing),
     Route("GET", "/api/{kind}/{repo}", info),
     Route("GET", "/api/{kind}/{repo}/revision/{rev}", info),
     Route("GET", "/api/{kind}/{repo}/auth-check", auth_check),

@@ -79,7 +79,12 @@ class Exchange(BaseHTTPRequestHandler):
                 time.sleep(fault.delay)
                 if fault.before is not None:
                     fault.before()
-            body = Body(self.rfile, self.headers, fault.drop_upload_after if fault else None)
+            body = Body(
+                self.rfile,
+                self.headers,
+                fault.drop_upload_after if fault else None,
+                corrupt=fault is not None and fault.corrupt_upload,
+            )
             if not sound:
                 raise RefusedError(400, f"this is no address: {path:.200}")
             answer = self._work(path, query, body, row, fault)

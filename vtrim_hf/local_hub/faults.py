@@ -29,6 +29,7 @@ class Fault:
         drop_after: Send this many bytes of the answer's body, then cut the connection.
         drop_upload_after: Read this many bytes of the request's body, then cut the connection.
         corrupt: Change the first byte of the answer's body.
+        corrupt_upload: Change the first byte of the request's body.
         delay: Seconds to wait before anything else.
         before: Called before the request is answered, for example to commit something in between.
     """
@@ -44,6 +45,7 @@ class Fault:
     drop_after: int | None = None
     drop_upload_after: int | None = None
     corrupt: bool = False
+    corrupt_upload: bool = False
     delay: float = 0.0
     before: Callable[[], object] | None = None
     seen: int = 0

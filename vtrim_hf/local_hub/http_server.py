@@ -13,6 +13,7 @@ from http.server import ThreadingHTTPServer
 from . import (
     endpoints_committing,
     endpoints_large_files,
+    endpoints_listing,
     endpoints_pages,
     endpoints_pull_requests,
     endpoints_reading,
@@ -33,6 +34,7 @@ def _no_such_repository(_service: Service, call: Call) -> Answer:
 
 
 ROUTES = (
+    *endpoints_listing.ROUTES,
     *endpoints_repositories.ROUTES,
     *endpoints_reading.ROUTES,
     *endpoints_committing.ROUTES,

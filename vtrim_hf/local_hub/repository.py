@@ -151,8 +151,11 @@ class Repository:
             sha = commit.parent
 
     def read(self, sha: str, path: str) -> bytes | None:
+        """Return a small file's content; None without it, and of one that only Xet's store has."""
         entry = self.commit(sha).tree.get(path)
-        return None if entry is None else self.objects.read(entry.sha256)
+        if entry is None or not self.objects.has(entry.sha256):
+            return None
+        return self.objects.read(entry.sha256)
 
     def _load_commit(self, sha: str) -> Commit:
         facts = json.loads((self.folder / "commits" / sha).read_text(encoding="utf-8"))

@@ -1,0 +1,310 @@
+"""A family goes to the Hub: a draft a domain, all checked first, and an index that lists them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import HfApi
+
+import vtrim_hf.hub
+from hub_client import point_client_at
+from published_facts import make_pair, make_report
+from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
+from vtrim_hf.coverage_metadata import make_metadata
+from vtrim_hf.family_folder import RECORD, FamilyRecord, drafts_in
+from vtrim_hf.family_index import FAMILY_JSON, family_card, family_text, merged, parse_family
+from vtrim_hf.hub_errors import PublishError
+from vtrim_hf.hub_family import publish_family
+from vtrim_hf.local_hub import LocalHub
+from vtrim_hf.model_card import split_card
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+
+TEMPLATE, ONE, TARGET = "user/tiny-{domain}", "user/tiny-drafts", "user/tiny-target"
+OPTIONS: dict[str, Any] = {"license": "mit", "target_id": TARGET, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run with `drafts: per_domain` leaves."""
+    root = tmp_path_factory.mktemp("family")
+    for seed, name in enumerate(("chat", "sql")):
+        pair = make_pair(seed)
+        pair.draft.coverage_metadata = make_metadata(pair.draft, search=pair.search)
+        place = root / "run" / "domains" / name
+        pair.draft.save_pretrained(place / "draft")
+        pair.tokenizer.save_pretrained(place / "draft")
+        (place / "measure").mkdir()
+        make_report(pair.search.k).save(place / "measure" / "decode_report.json")
+    return root / "run"
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "run"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    monkeypatch.setattr(vtrim_hf.hub, "prove_it_loads", lambda draft, folder: None)
+    with LocalHub(tmp_path / "hub", xet=False) as hub:
+        point_client_at(monkeypatch, hub, tmp_path / "cache")
+        yield hub
+
+
+def repositories(hub: LocalHub) -> list[str]:
+    return [repository.id for repository in hub.service.shelf.all("model")]
+
+
+class TestFolders:
+    def test_a_run_s_drafts_with_what_was_measured(self, saved: Path) -> None:
+        found = drafts_in(saved)
+        assert list(found) == ["chat", "sql"]
+        assert found["sql"].folder == saved / "domains" / "sql" / "draft"
+        assert found["sql"].report == saved / "domains/sql/measure/decode_report.json"
+
+    def test_a_folder_of_drafts_and_a_mapping(self, saved: Path, tmp_path: Path) -> None:
+        for name in ("chat", "sql"):
+            (tmp_path / name).symlink_to(saved / "domains" / name / "draft")
+        (tmp_path / "notes").mkdir()
+        found = drafts_in(tmp_path)
+        assert list(found) == ["chat", "sql"]
+        assert found["sql"].report is None
+        assert list(drafts_in({"x": tmp_path / "sql"})) == ["x"]
+
+    def test_what_is_no_family(self, saved: Path, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="holds one draft"):
+            drafts_in(saved / "domains" / "sql" / "draft")
+        with pytest.raises(ValueError, match="holds none"):
+            drafts_in(tmp_path)
+        with pytest.raises(ValueError, match="is none"):
+            drafts_in(tmp_path / "gone")
+        with pytest.raises(ValueError, match=r"holds no config\.json"):
+            drafts_in({"x": tmp_path})
+
+    def test_drafts_of_two_targets(self, folder: Path) -> None:
+        place = folder / "domains/sql/draft/config.json"
+        config = json.loads(place.read_text())
+        place.write_text(json.dumps(config | {"vocab_size": 400}))
+        with pytest.raises(ValueError, match=r"of one target.*'chat' has 300.*'sql' has 400"):
+            drafts_in(folder)
+        place.write_text(json.dumps({"model_type": "llama"}))
+        with pytest.raises(ValueError, match="'llama' model, no trimmed draft"):
+            drafts_in(folder)
+        place.write_text("{")
+        with pytest.raises(ValueError, match="no JSON"):
+            drafts_in(folder)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("repo_id", "options", "rule"),
+        [
+            (ONE, {"layout": "subfolders"}, "Transformers does not find a draft's code there"),
+            (ONE, {"layout": "folders"}, "layout must be one of repositories, revisions"),
+            (ONE, {"layout": "repositories"}, r"needs \{domain\} in"),
+            (TEMPLATE, {"layout": "revisions"}, r"takes no \{domain\} in"),
+            (TEMPLATE, {"index": "user/tiny-sql"}, "user/tiny-sql is a draft's"),
+            (TEMPLATE, {"index": "no-namespace"}, "NAMESPACE/NAME"),
+            (ONE, {"index": False}, "leave index out"),
+            (7, {}, "repo_id must be a text"),
+            ("{domain}", {}, "NAMESPACE/NAME"),
+        ],
+    )
+    def test_what_means_nothing_is_refused_before_anything(
+        self, saved: Path, repo_id: Any, options: dict[str, Any], rule: str
+    ) -> None:
+        with pytest.raises(ValueError, match=rule):
+            publish_family(saved, repo_id, **OPTIONS | options)
+
+    def test_a_domain_that_can_be_no_branch(self, saved: Path) -> None:
+        draft = saved / "domains/sql/draft"
+        for name, rule in (("main", "called 'main'"), ("a b", "name that git takes")):
+            with pytest.raises(ValueError, match=rule):
+                publish_family({name: draft}, ONE, **OPTIONS)
+
+
+def test_a_repository_a_domain_and_an_index(hub: LocalHub, folder: Path) -> None:
+    seen = []
+    family = publish_family(
+        folder, TEMPLATE, **OPTIONS, on_published=lambda name, _: seen.append(name)
+    )
+    assert seen == ["chat", "sql"]
+    assert repositories(hub) == ["user/tiny-chat", "user/tiny-family", "user/tiny-sql"]
+    assert family.index == "user/tiny-family"
+    assert family.url == f"{hub.endpoint}/user/tiny-family"
+    index = parse_family(hub.read("user/tiny-family", FAMILY_JSON))
+    assert index["drafts"] == [
+        {
+            "domain": name,
+            "repo_id": f"user/tiny-{name}",
+            "commit": family.drafts[name].commit,
+        }
+        for name in ("chat", "sql")
+    ]
+    front, text = split_card(hub.read("user/tiny-family", "README.md").decode())
+    assert front["license"] == "mit"
+    assert {"vtrim-family", "chat", "sql"} <= set(front["tags"])
+    assert "| sql | `user/tiny-sql` |" in text
+    assert f'from_hub_for("{TARGET}", domain="chat")' in text
+    found = find_drafts(TARGET)
+    assert [draft.repo_id for draft in found] == ["user/tiny-chat", "user/tiny-sql"]
+    assert all(draft.speedup is not None for draft in found)
+    loaded = TrimmedDraftForCausalLM.from_hub_for(TARGET, "sql", author="user")
+    assert loaded.coverage_metadata is not None
+    assert hub.service.shelf.find("model", loaded.name_or_path) is not None
+
+
+def test_a_branch_a_domain(hub: LocalHub, folder: Path) -> None:
+    family = publish_family(folder, ONE, **OPTIONS)
+    assert repositories(hub) == [ONE]
+    assert hub.files(ONE) == [".gitattributes", "README.md", FAMILY_JSON]
+    for name in ("chat", "sql"):
+        files = hub.files(ONE, name)
+        assert "model.safetensors" in files
+        assert FAMILY_JSON not in files
+    found = find_drafts(TARGET)
+    assert [(draft.repo_id, draft.revision) for draft in found] == [(ONE, "chat"), (ONE, "sql")]
+    assert [draft.commit for draft in found] == [one.commit for one in family.drafts.values()]
+    assert [draft.license for draft in found] == ["mit", "mit"]
+    draft = TrimmedDraftForCausalLM.from_pretrained(ONE, revision="sql")
+    assert draft.coverage_metadata is not None
+    assert f'from_pretrained("{ONE}", revision="chat")' in hub.read(ONE, "README.md").decode()
+
+
+@pytest.mark.parametrize("name", [pytest.param(TEMPLATE, marks=pytest.mark.slow), ONE])
+def test_again_changes_nothing(hub: LocalHub, folder: Path, name: str) -> None:
+    first = publish_family(folder, name, **OPTIONS)
+    again = publish_family(folder, name, **OPTIONS)
+    assert not any(one.changed for one in again.drafts.values())
+    assert again.index_commit == first.index_commit
+    (folder / RECORD).unlink()
+    with pytest.raises(PublishError, match=r"chat: user/tiny-.* exists already"):
+        publish_family(folder, name, **OPTIONS)
+    publish_family(folder, name, **OPTIONS, exist_ok=True)
+    assert len(repositories(hub)) in (1, 3)
+
+
+@pytest.mark.parametrize("name", [TEMPLATE, ONE])
+def test_a_dry_run_changes_nothing(hub: LocalHub, folder: Path, name: str) -> None:
+    plan = publish_family(folder, name, **OPTIONS, dry_run=True)
+    assert plan.dry_run
+    assert plan.index_commit is None
+    assert repositories(hub) == []
+    assert not (folder / RECORD).exists()
+    assert any(step.startswith("chat: create the repository") for step in plan.steps)
+    assert plan.steps[-1].startswith("list them in user/tiny-")
+
+
+def test_all_is_checked_before_anything_is_made(hub: LocalHub, folder: Path) -> None:
+    HfApi().create_repo("user/tiny-sql")
+    HfApi().upload_file(repo_id="user/tiny-sql", path_in_repo="mine.txt", path_or_fileobj=b"mine")
+    hub.clear_log()
+    with pytest.raises(PublishError, match=r"^sql: user/tiny-sql exists already") as caught:
+        publish_family(folder, TEMPLATE, **OPTIONS)
+    assert caught.value.done == ()
+    assert repositories(hub) == ["user/tiny-sql"]
+    assert hub.log.matching("POST", "create|commit") == []
+
+
+@pytest.mark.parametrize("name", [TEMPLATE, pytest.param(ONE, marks=pytest.mark.slow)])
+def test_a_cut_is_gone_on_from(hub: LocalHub, folder: Path, name: str) -> None:
+    second = "user/tiny-sql/commit/main" if name == TEMPLATE else f"{ONE}/commit/sql"
+    hub.faults.add("POST", second, status=503, times=None)
+    with pytest.raises(PublishError, match="sql: uploading failed") as caught:
+        publish_family(folder, name, **OPTIONS)
+    assert any(step.startswith("chat: all files were committed") for step in caught.value.done)
+    hub.faults.clear()
+    family = publish_family(folder, name, **OPTIONS)
+    assert (family.drafts["chat"].changed, family.drafts["sql"].changed) == (False, True)
+    assert len(find_drafts(TARGET)) == 2
+    assert family.index_commit is not None
+
+
+def test_a_new_domain_joins_and_the_index_keeps_text_and_old_ones(
+    hub: LocalHub, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "domains/sql").rename(tmp_path / "later")
+    publish_family(folder, ONE, **OPTIONS)
+    card = hub.read(ONE, "README.md").decode()
+    HfApi().upload_file(
+        repo_id=ONE, path_in_repo="README.md", path_or_fileobj=(card + "\nMine.\n").encode()
+    )
+    (folder / "domains/chat").rename(tmp_path / "gone")
+    (tmp_path / "later").rename(folder / "domains/sql")
+    publish_family(folder, ONE, **OPTIONS)
+    index = parse_family(hub.read(ONE, FAMILY_JSON))["drafts"]
+    assert [entry["domain"] for entry in index] == ["chat", "sql"]
+    text = hub.read(ONE, "README.md").decode()
+    assert text.endswith("\nMine.\n")
+    assert "| sql | " in text
+    assert "| chat | " in text
+    assert FAMILY_JSON not in hub.files(ONE, "sql")
+
+
+def test_a_repository_that_holds_a_draft_is_no_index(hub: LocalHub, folder: Path) -> None:
+    family = publish_family(folder, TEMPLATE, **OPTIONS, index=False)
+    assert (family.index, family.url) == (None, f"{hub.endpoint}/user/tiny-chat")
+    with pytest.raises(PublishError, match="holds a draft"):
+        publish_family(
+            {"sql": folder / "domains/sql/draft"}, "user/tiny-chat", **OPTIONS, exist_ok=True
+        )
+
+
+def test_the_record_of_a_folder(tmp_path: Path) -> None:
+    record = FamilyRecord(tmp_path)
+    with pytest.raises(PublishError), record.publishing("e", "r", None):
+        raise PublishError("no", "way")
+    assert not FamilyRecord(tmp_path).owns("e", "r", None)
+    with pytest.raises(PublishError), record.publishing("e", "r", "b"):
+        raise PublishError("no", "way", ["something"])
+    with pytest.raises(KeyboardInterrupt), record.publishing("e", "s", None):
+        raise KeyboardInterrupt
+    again = FamilyRecord(tmp_path)
+    assert again.owns("e", "r", "b")
+    assert again.owns("e", "s", None)
+    assert not again.owns("f", "s", None)
+    (tmp_path / RECORD).write_text("{}")
+    with pytest.raises(ValueError, match="is damaged"):
+        FamilyRecord(tmp_path)
+
+
+class TestIndex:
+    @pytest.mark.parametrize(
+        ("text", "rule"),
+        [
+            (b"{", "no JSON"),
+            (b"[]", "object"),
+            (b'{"format_version": 2, "drafts": []}', "upgrade"),
+            (b'{"format_version": 1, "drafts": [{"domain": "x"}]}', "repo_id"),
+            (b'{"format_version":1,"drafts":[{"domain":"x","repo_id":"../x"}]}', "match"),
+            (
+                b'{"format_version":1,"drafts":[{"domain":"x","repo_id":"a/b","revision":"-x"}]}',
+                "match",
+            ),
+            (b'{"format_version":1,"drafts":[],"more":1}', "not known"),
+        ],
+    )
+    def test_what_is_damaged_is_refused(self, text: bytes, rule: str) -> None:
+        with pytest.raises(ValueError, match=rule):
+            parse_family(text)
+
+    def test_it_comes_back(self) -> None:
+        entries = merged(
+            [{"domain": "b", "repo_id": "a/b"}, {"domain": "c", "repo_id": "a/old"}],
+            [{"domain": "c", "repo_id": "a/c", "revision": "c"}],
+        )
+        assert parse_family(family_text(entries))["drafts"] == entries
+        assert [entry["repo_id"] for entry in entries] == ["a/b", "a/c"]
+
+    def test_signs_of_a_name_are_no_markdown(self) -> None:
+        entries = [{"domain": "a|<b>", "repo_id": "a/b"}]
+        card = family_card("a/family", entries, {}, tags=["vtrim-family"], license={})
+        assert r"| a\|\<b\> | `a/b` |" in card
+        front, _ = split_card(card)
+        assert front == {"tags": ["vtrim-family", "a-b"]}

@@ -1,0 +1,111 @@
+"""What a published draft tells of its training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from published_facts import Pair, make_pair, make_training
+from vtrim_hf.plain_facts import plain
+from vtrim_hf.training_facts import TRAINING_JSON, training_beside, training_facts
+from vtrim_hf.training_report import TRAINING_JSON as WRITTEN
+from vtrim_hf.training_report import TrainingReport
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return make_pair()
+
+
+def facts_of(pair: Pair, report: Any) -> dict[str, Any]:
+    found: dict[str, Any] = plain(training_facts(report, pair.draft.vocabulary.fingerprint))
+    return found
+
+
+def test_figures_are_those_of_the_checkpoint_that_was_kept(pair: Pair) -> None:
+    found = facts_of(pair, make_training(pair.draft))
+    assert found["best_step"] == 50
+    assert found["acceptance_length"] == 2.5
+    assert found["acceptance"] == [0.7, pytest.approx(0.55)]
+    assert (found["masked_share"], found["heldout_masked_share"]) == (0.01, 0.03)
+    assert (found["steps"], found["epochs"], found["tokens"]) == (60, 6.0, 60_000)
+    assert found["minutes"] == 6.5
+    assert found["minutes_by_part"] == {"features": 1.0, "training": 5.0, "evaluation": 0.5}
+    assert found["data"]["heldout"]["conversations"] == 60
+    assert found["settings"]["learning_rate"] == 1e-3
+    assert "max_minutes" not in found["settings"]
+    assert found["datasets"] == ["me/chats"], "of the names only Hub ids"
+    assert found["fingerprints"] == {"target": "b" * 64, "layers": "1,2,3"}
+    assert [point["step"] for point in found["curve"]] == [10, 20, 30, 40, 50, 60]
+    assert found["curve"][0] == {
+        "step": 10,
+        "tokens": 10_000,
+        "minutes": 1.0,
+        "acceptance_length": 2.05,
+    }
+
+
+def test_of_many_evaluations_some_are_told(pair: Pair) -> None:
+    found = facts_of(pair, make_training(pair.draft, evaluations=500))["curve"]
+    assert 40 <= len(found) <= 42
+    assert {10, 4990, 5000} <= {point["step"] for point in found}
+
+
+def test_a_report_is_taken_in_every_form(pair: Pair, tmp_path: Path) -> None:
+    held = make_training(pair.draft)
+    report = TrainingReport(tmp_path / WRITTEN)
+    report.data = held
+    report.save()
+    assert TRAINING_JSON == WRITTEN
+    expected = facts_of(pair, held)
+    for form in (report, tmp_path, tmp_path / WRITTEN, str(tmp_path)):
+        assert facts_of(pair, form) == expected
+
+
+def test_a_training_that_was_just_begun(pair: Pair) -> None:
+    report = TrainingReport(None)
+    report.data["fingerprints"] = {"vocabulary": pair.draft.vocabulary.fingerprint}
+    assert facts_of(pair, report) == {
+        "finished": False,
+        "tokens": 0,
+        "settings": {},
+        "data": {},
+    }
+
+
+def test_a_loss_of_no_number_is_left_out(pair: Pair) -> None:
+    held = make_training(pair.draft)
+    held["evaluations"][2]["acceptance_length"] = float("nan")
+    assert [point["step"] for point in facts_of(pair, held)["curve"]] == [10, 20, 40, 50, 60]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"schema": 9}', "\xff", "[" * 100_000])
+def test_what_is_no_report_is_refused(pair: Pair, text: str, tmp_path: Path) -> None:
+    (tmp_path / TRAINING_JSON).write_text(text)
+    with pytest.raises(ValueError, match=r"is no JSON|must have schema 1, got"):
+        facts_of(pair, tmp_path)
+
+
+def test_other_things_are_no_report(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must have schema 1, got 'list'"):
+        facts_of(pair, [1])
+    with pytest.raises(FileNotFoundError, match=r"training_report\.json is missing"):
+        facts_of(pair, tmp_path)
+
+
+def test_a_report_of_another_draft_is_refused_and_beside_one_left_out(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """`retrim` gives a trained draft another vocabulary."""
+    held = make_training(pair.draft)
+    own = pair.draft.vocabulary.fingerprint
+    assert training_beside(None, own) is None
+    assert training_beside(tmp_path, own) is None
+    (tmp_path / TRAINING_JSON).write_text(json.dumps(held))
+    assert training_beside(tmp_path, own) == held
+    assert training_beside(tmp_path, "e" * 64) is None
+    with pytest.raises(ValueError, match="of the training that made this draft"):
+        training_facts(held, "e" * 64)

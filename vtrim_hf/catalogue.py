@@ -1,0 +1,256 @@
+"""`find_drafts`: which drafts are published, for which target and domain, and how good they are.
+
+The Hub is asked for repositories with the tag that `publish` gives them; of each, one small file
+is read, at the commit that the Hub named, and kept in the cache under that commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from .coverage_metadata import COVERAGE_JSON
+from .family_index import FAMILY_JSON, parse_family
+from .hub_errors import is_passing, status_of
+from .hub_upload import client_bars
+from .model_card import TAGS
+from .published_draft import (
+    DEFAULT_DOMAIN,
+    Covered,
+    PublishedDraft,
+    domain_tag,
+    draft_from_facts,
+    order_of_merit,
+)
+from .published_files import answered, read_facts, small_file
+
+__all__ = ["Covered", "PublishedDraft", "best_draft", "find_drafts"]
+
+logger = logging.getLogger(__name__)
+
+MOST_REPOSITORIES = 1000
+"""How many repositories are looked at; of more, those that were changed last."""
+
+_AT_ONCE = 8
+_FAMILY_LIMIT = 1 << 20
+
+
+def find_drafts(
+    target: str | None = None,
+    domain: str | None = None,
+    *,
+    author: str | None = None,
+    k_max: int | None = None,
+    license: str | None = None,
+    token: str | bool | None = None,
+    endpoint: str | None = None,
+    limit: int | None = 100,
+) -> list[PublishedDraft]:
+    """Find published drafts, the best first.
+
+    The weights of none are downloaded. A repository whose facts are missing, damaged or closed to
+    this token is left out, with a warning that names it.
+
+    Args:
+        target: Hub id of the model to draft for; None for drafts of any.
+        domain: what it shall be good at, by the name of the data that was counted, or by a tag.
+        author: user or organization that published it.
+        k_max: most kept ids.
+        license: identifier of the licence, as the Hub has it.
+        token: of the Hub; by default the one that is logged in, False for none.
+        endpoint: of the Hub, if it is another.
+        limit: how many to return at most; None for all.
+
+    Returns:
+        Drafts; those that counted the domain before those that are only tagged with it, then by
+        coverage of the domain (without one, of all data) in whole per cents, then by measured
+        speed-up, then the smaller vocabulary.
+
+    Raises:
+        ValueError: for an argument that means nothing.
+        OSError: if the Hub does not answer.
+
+    Example:
+        ```python
+        for draft in find_drafts("HuggingFaceTB/SmolLM2-1.7B-Instruct", domain="sql"):
+            print(draft.repo_id, draft.k, draft.covered("sql"), draft.speedup)
+        ```
+    """
+    from huggingface_hub import HfApi
+
+    _check_arguments(target, domain, k_max, limit)
+    api = HfApi(endpoint=endpoint)
+    tags = [TAGS[0]]
+    if domain is not None and domain_tag(domain) != DEFAULT_DOMAIN:
+        tags.append(domain_tag(domain))
+
+    def fits(draft: PublishedDraft) -> bool:
+        return (
+            (target is None or (draft.target or "").casefold() == target.casefold())
+            and (domain is None or draft.serves(domain) > 0)
+            and (k_max is None or draft.k <= k_max)
+            and (license is None or (draft.license or "").casefold() == license.casefold())
+        )
+
+    found = [draft for draft in _all_drafts(api, tags, author, token) if fits(draft)]
+    return sorted(found, key=lambda draft: order_of_merit(draft, domain))[:limit]
+
+
+def best_draft(
+    target: str, domain: str | None = None, *, endpoint: str | None = None, **wanted: Any
+) -> PublishedDraft:
+    """Return the draft that `find_drafts` lists first.
+
+    Args:
+        target: see `find_drafts`.
+        domain: see `find_drafts`.
+        endpoint: see `find_drafts`.
+        wanted: see `find_drafts`.
+
+    Raises:
+        ValueError: if there is none; the text says what there is instead.
+        OSError: if the Hub does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    found = find_drafts(target, domain, endpoint=endpoint, **{**wanted, "limit": 1})
+    if found:
+        return found[0]
+    told = {"author": "of", "license": "under the licence", "k_max": "with k up to"}
+    narrowed = [f" {text} {wanted[n]}" for n, text in told.items() if wanted.get(n) is not None]
+    what = f"no draft for {target}" + (f" and the domain {domain!r}" if domain else "")
+    where = f"{what}{''.join(narrowed)} is published on {HfApi(endpoint=endpoint).endpoint}"
+    token = wanted.get("token")
+    others = find_drafts(target, endpoint=endpoint, token=token, limit=None)
+    if others:
+        listed = _listed(
+            f"{draft.repo_id} ({', '.join(draft.domains) or 'no domain'}, k={draft.k}, "
+            f"{draft.license})"
+            for draft in others
+        )
+        raise ValueError(f"{where}; for this target there are: {listed}")
+    targets = {
+        draft.target for draft in find_drafts(endpoint=endpoint, token=token, limit=None)
+    } - {None}
+    raise ValueError(
+        f"{where}; "
+        + (f"there are drafts for: {_listed(sorted(map(str, targets)))}; " if targets else "")
+        + "make one with `vtrim count`, `vtrim search` and `vtrim trim`"
+    )
+
+
+def _listed(names: Iterable[str], most: int = 10) -> str:
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def _check_arguments(target: Any, domain: Any, k_max: Any, limit: Any) -> None:
+    for name, value in (("target", target), ("domain", domain)):
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise ValueError(
+                f"{name} must be a text, got {value!r:.80}: "
+                + ("pass the target's Hub id" if name == "target" else "pass e.g. 'sql'")
+            )
+    for name, value in (("k_max", k_max), ("limit", limit)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} must be a whole number from 1, got {value!r:.80}, or None")
+
+
+def _all_drafts(
+    api: Any, tags: list[str], author: str | None, token: str | bool | None
+) -> list[PublishedDraft]:
+    with answered("listing published drafts", api.endpoint):
+        listed = api.list_models(
+            filter=tags,
+            author=author,
+            sort="last_modified",
+            expand=["sha", "tags", "siblings"],
+            token=token,
+        )
+        models = list(islice(listed, MOST_REPOSITORIES + 1))
+    if len(models) > MOST_REPOSITORIES:
+        logger.warning(
+            "%s holds more than %d drafts of this kind; only those that were changed last are "
+            "looked at: name an author or a domain",
+            api.endpoint,
+            MOST_REPOSITORIES,
+        )
+    with client_bars(shown=False), ThreadPoolExecutor(_AT_ONCE) as pool:
+        read = pool.map(lambda model: _drafts_of(api, model, token), models[:MOST_REPOSITORIES])
+        return [draft for drafts in read for draft in drafts]
+
+
+def _drafts_of(api: Any, model: Any, token: str | bool | None) -> list[PublishedDraft]:
+    """Return the drafts of a repository: one, or one a branch where an index lists them."""
+    repo_id, tags = model.id, tuple(map(str, model.tags or ()))
+    files = {file.rfilename for file in model.siblings or ()}
+    places: list[tuple[str | None, str, tuple[str, ...]]] = []
+    if COVERAGE_JSON in files:
+        places.append((None, model.sha, tags))
+    if FAMILY_JSON in files:
+        # The repository's tags name the domains of all its drafts.
+        shared = tuple(tag for tag in tags if tag.startswith("license:"))
+        found = _or_warn(repo_id, api, lambda: _branches(api, repo_id, model.sha, token)) or []
+        places += [(name, commit, (*shared, domain_tag(of))) for name, commit, of in found]
+    if not files & {COVERAGE_JSON, FAMILY_JSON}:
+        logger.warning("%s is not listed: it has no %s", repo_id, COVERAGE_JSON)
+    drafts = []
+    for revision, commit, own_tags in places:
+        read = partial(_draft_at, api, repo_id, commit, revision, own_tags, token)
+        draft = _or_warn(repo_id if revision is None else f"{repo_id}@{revision}", api, read)
+        if draft is not None:
+            drafts.append(draft)
+    return drafts
+
+
+def _draft_at(
+    api: Any,
+    repo_id: str,
+    commit: str,
+    revision: str | None,
+    tags: tuple[str, ...],
+    token: str | bool | None,
+) -> PublishedDraft:
+    return draft_from_facts(
+        read_facts(api, repo_id, commit, token),
+        repo_id=repo_id,
+        commit=commit,
+        endpoint=api.endpoint,
+        revision=revision,
+        tags=tags,
+    )
+
+
+def _branches(
+    api: Any, repo_id: str, commit: str, token: str | bool | None
+) -> list[tuple[str, str, str]]:
+    """Return branch, commit and domain of each draft that an index says lies beside it."""
+    place = small_file(api, repo_id, commit, FAMILY_JSON, token, largest=_FAMILY_LIMIT)
+    named = {
+        entry["revision"]: entry["domain"]
+        for entry in parse_family(place.read_bytes())["drafts"]
+        if entry["repo_id"] == repo_id and "revision" in entry
+    }
+    if not named:
+        return []
+    branches = api.list_repo_refs(repo_id, token=token).branches
+    heads = {branch.name: branch.target_commit for branch in branches}
+    return [(name, heads[name], domain) for name, domain in named.items() if name in heads]
+
+
+def _or_warn(name: str, api: Any, read: Callable[[], Any]) -> Any:
+    """Return what `read` gives; of one repository's own fault warn, and give None."""
+    try:
+        return read()
+    except (OSError, ValueError, RecursionError) as error:
+        if is_passing(error) or status_of(error) == 429:
+            with answered(f"reading {name}", api.endpoint):
+                raise
+        text = " ".join(str(error).split())
+        logger.warning("%s is not listed: %.300s", name, text)
+        return None

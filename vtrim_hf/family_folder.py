@@ -1,0 +1,160 @@
+"""A folder of drafts of one target, one a domain: what lies in it, what was published of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .hub_errors import PublishError
+from .vocabulary_files import write_atomically
+
+RECORD = ".vtrim-family.json"
+"""Names what the drafts of a folder were published as, so that a later run may go on."""
+
+_CONFIG = "config.json"
+_REPORT = "measure/decode_report.json"
+
+
+@dataclass(frozen=True)
+class FamilyDraft:
+    """A draft of a family.
+
+    Attributes:
+        domain: its domain.
+        folder: where it was saved.
+        report: `decode_report.json` of its measurement, if there is one.
+    """
+
+    domain: str
+    folder: Path
+    report: Path | None = None
+
+
+def drafts_in(drafts: str | Path | Mapping[str, str | Path]) -> dict[str, FamilyDraft]:
+    """Find the drafts of a family.
+
+    Args:
+        drafts: a folder with one draft folder a domain, a folder that `vtrim run` wrote with
+            `drafts: per_domain`, or the drafts' folders by domain.
+
+    Returns:
+        Drafts by domain, ascending.
+
+    Raises:
+        ValueError: if there are none, or they are drafts of several targets.
+    """
+    if isinstance(drafts, Mapping):
+        places = {str(name): Path(place) for name, place in drafts.items()}
+    else:
+        places = _places(Path(drafts))
+    found = {}
+    for name in sorted(places):
+        folder = places[name]
+        if not (folder / _CONFIG).is_file():
+            raise ValueError(
+                f"the draft of {name!r} must be a folder that it was saved in, {folder} holds no "
+                f"{_CONFIG}: save it with draft.save_pretrained or `vtrim trim`"
+            )
+        report = folder.parent / _REPORT
+        own = folder.name == "draft" and report.is_file()
+        found[name] = FamilyDraft(name, folder, report if own else None)
+    if not found:
+        raise ValueError(
+            f"a family is published from a folder with one draft folder a domain, {drafts} holds "
+            "none: make one with a recipe that says `drafts: per_domain`, or `vtrim trim`"
+        )
+    _check_one_target(found)
+    return found
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise ValueError(f"a family is published from a folder, {folder} is none")
+    if (folder / _CONFIG).is_file():
+        raise ValueError(
+            f"{folder} holds one draft, a family is a folder with one draft folder a domain: "
+            "publish it by itself, or name the folder above it"
+        )
+    # A run keeps each domain's draft beside its search and its measurement.
+    base = folder / "domains" if (folder / "domains").is_dir() else folder
+    found = {}
+    for place in base.iterdir():
+        for candidate in (place, place / "draft"):
+            if (candidate / _CONFIG).is_file() and not place.name.startswith("."):
+                found[place.name] = candidate
+                break
+    return found
+
+
+def _check_one_target(drafts: Mapping[str, FamilyDraft]) -> None:
+    targets: dict[tuple[Any, ...], str] = {}
+    for name, draft in drafts.items():
+        try:
+            config = json.loads((draft.folder / _CONFIG).read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError("it is no object")
+        except ValueError as error:
+            raise ValueError(f"{draft.folder / _CONFIG} is no JSON: {error}") from error
+        if config.get("model_type") != "trimmed_draft":
+            raise ValueError(
+                f"{draft.folder} holds a {config.get('model_type')!r} model, no trimmed draft: "
+                "take it out of the folder"
+            )
+        targets.setdefault((config.get("vocab_size"), config.get("tokenizer_hash")), name)
+    if len(targets) > 1:
+        told = "; ".join(
+            f"{name!r} has {width} tokens of the tokenizer {str(hash_)[:12]}"
+            for (width, hash_), name in targets.items()
+        )
+        raise ValueError(f"a family is of one target, these drafts are of several: {told}")
+
+
+class FamilyRecord:
+    """Which repositories and branches got their content from a folder.
+
+    Args:
+        folder: the family's; None keeps no record.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._place = None if folder is None else folder / RECORD
+        self._owned: list[list[str]] = []
+        if self._place is not None and self._place.is_file():
+            try:
+                owned = json.loads(self._place.read_text(encoding="utf-8"))["published"]
+                self._owned = [[str(part) for part in entry] for entry in owned]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{self._place} is damaged ({error!r}): remove it, and pass exist_ok=True to "
+                    "add to repositories that exist"
+                ) from error
+
+    def owns(self, endpoint: str, repo_id: str, revision: str | None) -> bool:
+        """Tell whether a branch got its content from here."""
+        return [endpoint, repo_id, revision or ""] in self._owned
+
+    @contextmanager
+    def publishing(self, endpoint: str, repo_id: str, revision: str | None) -> Iterator[None]:
+        """Note a branch as this folder's before it is made, for a kill may follow."""
+        entry = [endpoint, repo_id, revision or ""]
+        if entry in self._owned:
+            yield
+            return
+        self._owned.append(entry)
+        self._save()
+        try:
+            yield
+        except (OSError, TypeError, ValueError) as error:
+            if not (isinstance(error, PublishError) and error.done):
+                self._owned.remove(entry)
+                self._save()
+            raise
+
+    def _save(self) -> None:
+        if self._place is not None:
+            text = json.dumps({"published": self._owned}, indent=2) + "\n"
+            write_atomically(self._place, text.encode())

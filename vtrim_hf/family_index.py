@@ -1,0 +1,186 @@
+"""The index of a family: one small file that lists a target's drafts by domain, and its card."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .coverage_schema import check_against
+from .model_card import LICENSE_FIELDS, renew, split_card
+from .published_draft import Covered, PublishedDraft, domain_tag
+
+FAMILY_JSON = "vtrim/family.json"
+FAMILY_TAG = "vtrim-family"
+FORMAT_VERSION = 1
+
+_WORD = {"type": "string", "minLength": 1, "maxLength": 300}
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["format_version", "drafts"],
+    "additionalProperties": False,
+    "properties": {
+        "format_version": {"const": FORMAT_VERSION},
+        "drafts": {
+            "type": "array",
+            "maxItems": 1000,
+            "items": {
+                "type": "object",
+                "required": ["domain", "repo_id"],
+                "additionalProperties": False,
+                "properties": {
+                    "domain": _WORD,
+                    "repo_id": {
+                        "type": "string",
+                        "maxLength": 96,
+                        "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$",
+                    },
+                    "revision": {**_WORD, "pattern": "^[A-Za-z0-9_][A-Za-z0-9._/-]*$"},
+                    "commit": {"type": "string", "pattern": "^[0-9a-f]{40}$"},
+                },
+            },
+        },
+    },
+}
+"""What `vtrim/family.json` may hold."""
+
+
+def parse_family(text: str | bytes) -> dict[str, Any]:
+    """Read an index from JSON text.
+
+    Raises:
+        ValueError: if it is no JSON, or not what `SCHEMA` says.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{FAMILY_JSON} is no JSON: {error}") from error
+    version = found.get("format_version") if isinstance(found, dict) else None
+    if type(version) is int and version > FORMAT_VERSION:
+        raise ValueError(
+            f"{FAMILY_JSON} is of the format {version}, this release reads {FORMAT_VERSION}: "
+            "upgrade with `pip install -U vtrim_hf`"
+        )
+    try:
+        check_against(found, SCHEMA)
+    except ValueError as error:
+        raise ValueError(f"{FAMILY_JSON}: {error}") from error
+    index: dict[str, Any] = found
+    return index
+
+
+def merged(
+    old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Put new entries in the place of old ones of the same domain; sorted by domain."""
+    found = {entry["domain"]: dict(entry) for entry in [*old, *new]}
+    return [found[name] for name in sorted(found)]
+
+
+def family_text(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of `vtrim/family.json`.
+
+    Raises:
+        ValueError: if an entry is not what `SCHEMA` says.
+    """
+    index = {"format_version": FORMAT_VERSION, "drafts": [dict(entry) for entry in entries]}
+    check_against(index, SCHEMA)
+    return json.dumps(index, indent=2, ensure_ascii=False) + "\n"
+
+
+def family_card(
+    repo_id: str,
+    entries: Sequence[Mapping[str, Any]],
+    drafts: Mapping[str, PublishedDraft],
+    *,
+    tags: Iterable[str],
+    license: Mapping[str, str],
+    existing: str | None = None,
+) -> str:
+    """Write the card of an index, or renew our section of one that is there.
+
+    Args:
+        repo_id: of the index.
+        entries: of `vtrim/family.json`.
+        drafts: what is known of them, by domain; an entry without is only named.
+        tags: of the card, beside those of the domains.
+        license: fields of the front matter, if all drafts have one licence.
+        existing: text of the card that is there.
+    """
+    import yaml
+
+    held, text = split_card(existing or "")
+    earlier = held.get("tags")
+    kept = [earlier] if isinstance(earlier, str) else earlier or []
+    named = [tag for entry in entries if (tag := domain_tag(entry["domain"])) != "default"]
+    front = {name: value for name, value in held.items() if name not in LICENSE_FIELDS}
+    front |= {"tags": list(dict.fromkeys([*map(str, kept), *tags, *named])), **license}
+    ours = _section(entries, drafts)
+    title = f"# {repo_id.rpartition('/')[2]}\n\n"
+    body = renew(text, ours) if text.strip() else f"{title}{ours}\n"
+    written = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
+    return f"---\n{written}---\n\n{body.lstrip()}"
+
+
+def _section(entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, PublishedDraft]) -> str:
+    targets = sorted({draft.target for draft in drafts.values() if draft.target})
+    of = f" for {', '.join(f'`{name}`' for name in targets)}" if targets else ""
+    lines = [
+        "<!-- vtrim:begin family -->",
+        f"Draft models{of}, each with the vocabulary that one domain really uses.",
+        "",
+        "| domain | draft | k | share of vocabulary | coverage | acceptance length | speed-up |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for entry in entries:
+        draft = drafts.get(entry["domain"])
+        where = f"`{entry['repo_id']}`" + (
+            f", revision `{entry['revision']}`" if "revision" in entry else ""
+        )
+        lines.append(" | ".join([f"| {_cell(entry['domain'])}", where, *_figures(draft), ""]))
+    first = entries[0]
+    revision = f', revision="{first["revision"]}"' if "revision" in first else ""
+    lines += [
+        "",
+        "Coverage is the share of tokens that a draft can say, of held-out data where there was "
+        "any; a speed-up is over the target alone on the machine that the draft's own card names.",
+        "",
+        "```python",
+        "from vtrim_hf import TrimmedDraftForCausalLM",
+        "",
+        f'draft = TrimmedDraftForCausalLM.from_pretrained("{first["repo_id"]}"{revision})',
+    ]
+    if targets:
+        lines += [
+            "# or the best one that is published:",
+            f'draft = TrimmedDraftForCausalLM.from_hub_for("{targets[0]}", '
+            f"domain={json.dumps(first['domain'], ensure_ascii=False)})",
+        ]
+    return "\n".join([*lines, "```", "<!-- vtrim:end family -->"])
+
+
+def _figures(draft: PublishedDraft | None) -> list[str]:
+    if draft is None:
+        return [""] * 5
+    return [
+        f"{draft.k:,}",
+        f"{100 * draft.share_of_vocabulary:.1f} %",
+        covered_text(draft.overall),
+        "" if draft.acceptance_length is None else f"{draft.acceptance_length:.2f}",
+        "" if draft.speedup is None else f"{draft.speedup:.2f}",
+    ]
+
+
+def covered_text(known: Covered | None) -> str:
+    """Return a coverage in per cents, with its interval if it is known."""
+    if known is None:
+        return ""
+    text = f"{100 * known.share:.2f} %"
+    if known.interval is not None:
+        text += f" ({100 * known.interval[0]:.2f} to {100 * known.interval[1]:.2f})"
+    return text
+
+
+def _cell(value: str) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>#|~$!&])", r"\\\1", " ".join(value.split()))

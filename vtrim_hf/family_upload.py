@@ -1,0 +1,206 @@
+"""What a family needs on the Hub beside its drafts: a branch a domain, and the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .coverage_metadata import COVERAGE_JSON
+from .family_index import FAMILY_JSON, FAMILY_TAG, family_card, family_text, merged, parse_family
+from .hub_account import Destination, check_free, look_at
+from .hub_card import check_card, existing_card
+from .hub_errors import PublishError, explained
+from .hub_scratch import scratch_folder
+from .hub_upload import Upload, client_bars
+from .model_card import TAGS, license_of
+from .published_draft import PublishedDraft, draft_from_facts
+from .published_files import read_facts, small_file
+
+_LARGEST = 1 << 20  # bytes of an index or a card that are read
+
+
+def make_branch(
+    api: Any, repo_id: str, branch: str, private: bool | None, token: str, done: list[str]
+) -> None:
+    """Make a branch that starts at the repository's first commit, not at the index on main.
+
+    Args:
+        api: a `huggingface_hub.HfApi`.
+        repo_id: the repository, made if it is not there.
+        branch: its name; one that is there stays as it is.
+        private: whether a new repository is private.
+        token: of the Hub.
+        done: what was done is added to it.
+
+    Raises:
+        PublishError: if the Hub refuses.
+    """
+    place = look_at(api, repo_id, branch, token)
+    if not place.exists:
+        with explained(f"creating {repo_id}", api.endpoint):
+            api.create_repo(repo_id, private=private, token=token)
+        done.append(f"{repo_id} was created")
+    if not place.branch_exists:
+        with explained(f"creating the branch {branch}", api.endpoint):
+            first = list(api.list_repo_commits(repo_id, token=token))[-1].commit_id
+            api.create_branch(repo_id, branch=branch, revision=first, exist_ok=True, token=token)
+        done.append(f"the branch {branch} was created")
+
+
+class IndexUpload:
+    """The repository that lists the drafts of a family: a table for people, JSON for programs.
+
+    Args:
+        api: a `huggingface_hub.HfApi`.
+        repo_id: of the index.
+        token: of the Hub.
+        license: of the drafts, if it was given.
+        private: whether a new repository is private.
+        holds_drafts: whether the drafts are branches of this same repository, so that
+            `find_drafts` must look here.
+    """
+
+    def __init__(
+        self,
+        api: Any,
+        repo_id: str,
+        token: str,
+        *,
+        license: str | Mapping[str, str] | None,
+        private: bool | None,
+        holds_drafts: bool,
+    ) -> None:
+        self._api, self._repo_id, self._token = api, repo_id, token
+        self._license, self._private = license, private
+        # Without our own tag an index of repositories is not taken for one more draft.
+        self._tags = (*(TAGS if holds_drafts else TAGS[1:]), FAMILY_TAG)
+
+    def check(self, entries: Sequence[Mapping[str, Any]], *, exist_ok: bool) -> None:
+        """Raise unless the index can be written; nothing is changed.
+
+        Raises:
+            PublishError: saying why not.
+        """
+        place = self._look()
+        check_free(
+            place,
+            self._api.endpoint,
+            exist_ok=exist_ok,
+            create_pr=False,
+            private=self._private,
+            tag=None,
+        )
+        with scratch_folder() as made, client_bars(shown=False):
+            self._card(place, self._with_old(place, entries), {}, made)
+
+    def write(self, entries: Sequence[Mapping[str, Any]], *, progress: bool) -> str:
+        """Write the index, old entries of other domains kept; return its commit.
+
+        Raises:
+            PublishError: saying what was done.
+        """
+        place = self._look()
+        with scratch_folder() as made:
+            with client_bars(shown=False):
+                listed = self._with_old(place, entries)
+                text = self._card(place, listed, self._known(listed), made)
+            folder = Path(made) / "index"
+            (folder / FAMILY_JSON).parent.mkdir(parents=True)
+            (folder / FAMILY_JSON).write_text(family_text(listed), encoding="utf-8")
+            (folder / "README.md").write_text(text, encoding="utf-8")
+            upload = Upload(
+                self._api,
+                place,
+                self._token,
+                private=self._private,
+                create_pr=False,
+                message=f"List {len(listed)} drafts",
+                description=None,
+                tag=None,
+            )
+            with client_bars(progress):
+                return upload.run(folder, ("README.md", FAMILY_JSON), ())[0]
+
+    def _look(self) -> Destination:
+        place = look_at(self._api, self._repo_id, None, self._token)
+        if COVERAGE_JSON in place.files:
+            raise PublishError(
+                f"the main of {self._repo_id} holds a draft, an index must have it for itself",
+                "take another name for it",
+            )
+        return place
+
+    def _with_old(
+        self, place: Destination, entries: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        if FAMILY_JSON not in place.files:
+            return merged([], entries)
+        with explained(f"reading the index {self._repo_id}", self._api.endpoint):
+            old = self._read(self._repo_id, str(place.head), FAMILY_JSON)
+        return merged(parse_family(old)["drafts"], entries)
+
+    def _card(
+        self,
+        place: Destination,
+        entries: Sequence[Mapping[str, Any]],
+        known: Mapping[str, PublishedDraft],
+        scratch: Path,
+    ) -> str:
+        card = existing_card(self._api, place, self._token, None, scratch)
+        text = family_card(
+            self._repo_id,
+            entries,
+            known,
+            tags=self._tags,
+            license=self._one_license(known.values(), card),
+            existing=card,
+        )
+        check_card(self._api, text, self._token)
+        return text
+
+    def _known(self, entries: Iterable[Mapping[str, Any]]) -> dict[str, PublishedDraft]:
+        """Read what is known of the drafts; one that was taken away meanwhile is only named."""
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        found = {}
+        for entry in entries:
+            repo_id, commit = entry["repo_id"], entry.get("commit")
+            if commit is None:
+                continue
+            try:
+                with explained(f"reading the facts of {repo_id}", self._api.endpoint):
+                    facts = read_facts(self._api, repo_id, commit, self._token)
+            except (ValueError, FileNotFoundError):
+                continue
+            except PublishError as error:
+                gone = (RepositoryNotFoundError, RevisionNotFoundError)
+                if not isinstance(error.__cause__, gone):
+                    raise
+                continue
+            found[entry["domain"]] = draft_from_facts(
+                facts,
+                repo_id=repo_id,
+                commit=commit,
+                endpoint=self._api.endpoint,
+                revision=entry.get("revision"),
+            )
+        return found
+
+    def _one_license(self, known: Iterable[PublishedDraft], card: str | None) -> dict[str, str]:
+        """Return the licence of all drafts, if they have the same one."""
+        if self._license:
+            said = self._license
+            return {"license": said} if isinstance(said, str) else dict(said)
+        told = []
+        for draft in known:
+            with explained(f"reading the card of {draft.repo_id}", self._api.endpoint):
+                text = self._read(draft.repo_id, draft.commit, "README.md")
+            told.append(license_of(text.decode("utf-8", "replace")))
+        if not told:
+            return license_of(card)
+        return told[0] if all(one == told[0] for one in told) else {}
+
+    def _read(self, repo_id: str, commit: str, name: str) -> bytes:
+        place = small_file(self._api, repo_id, commit, name, self._token, largest=_LARGEST)
+        return place.read_bytes()
