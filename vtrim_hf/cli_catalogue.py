@@ -177,8 +177,9 @@ def recommend(
 
 def _table(*names: str) -> Table:
     table = Table()
-    for name in names:
-        table.add_column(name, overflow="fold")
+    for place, name in enumerate(names):
+        # The first is what people copy: others give way on a narrow terminal.
+        table.add_column(name, overflow="fold", no_wrap=place == 0)
     return table
 
 

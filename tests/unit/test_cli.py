@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tiny_models import make_byte_tokenizer, make_tiny
 from vtrim_hf import DraftVocabulary, TokenCounts, TrimmedDraftForCausalLM, __version__
 from vtrim_hf.cli import app
+from vtrim_hf.coverage_metadata import COVERAGE_JSON
 
 QUESTIONS = (
     "Which city?",
@@ -133,7 +134,7 @@ def test_a_vocabulary_without_a_search_makes_a_draft_without_facts(
     vocabulary.save(tmp_path / "vocabulary")
     run("trim", folder / "target", tmp_path / "vocabulary", "--target", folder / "target", "-o",
         tmp_path / "draft")  # fmt: skip
-    assert not (tmp_path / "draft" / "vtrim").exists()
+    assert not (tmp_path / "draft" / COVERAGE_JSON).exists()
 
 
 def test_measure_goes_on_after_a_kill(

@@ -17,7 +17,7 @@ from hub_client import point_client_at
 from published_facts import make_pair
 from shelved_drafts import TARGET, make_facts, shelve
 from tiny_models import make_byte_tokenizer, make_tiny
-from vtrim_hf import TokenCounts
+from vtrim_hf import TokenCounts, cli_shared
 from vtrim_hf.cli_catalogue import catalogue, plain_text, recommend
 from vtrim_hf.cli_publishing import publish
 from vtrim_hf.local_hub import LocalHub
@@ -33,10 +33,16 @@ for command in (catalogue, recommend, publish):
 TEXTS = ["SELECT name FROM singers", "SELECT age FROM dogs WHERE id = 7"]
 
 
+def widen(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Give the terminal a width; pytest-xdist settles it before the console is made."""
+    monkeypatch.setattr(cli_shared.out, "_width", columns)
+    monkeypatch.setattr(cli_shared.out, "_height", 25)
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     monkeypatch.setattr(vtrim_hf.hub, "prove_it_loads", lambda draft, folder: None)
-    monkeypatch.setenv("COLUMNS", "200")
+    widen(monkeypatch, 200)
     with LocalHub(tmp_path / "hub", xet=False) as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
         yield hub
@@ -85,6 +91,13 @@ class TestCatalogue:
         ):
             assert text in shown
         assert "no published draft fits" in run("catalogue", "--domain", "law").stdout
+
+    def test_a_name_stays_whole_on_a_narrow_terminal(
+        self, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        widen(monkeypatch, 60)
+        shelve("user/a-rather-long-name-of-a-draft", make_facts(domains={"sql": 0.98}))
+        assert "user/a-rather-long-name-of-a-draft" in run("catalogue").stdout
 
     def test_json(self, hub: LocalHub) -> None:
         shelve("user/sql", make_facts(domains={"sql": 0.98}))
