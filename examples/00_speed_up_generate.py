@@ -16,7 +16,12 @@ from vtrim_hf.embedded_models import load_model, load_tokenizer
 HERE = Path(__file__).parent
 parser = argparse.ArgumentParser()
 parser.add_argument("--draft", default=HERE / "drafts" / "smollm2_wikisql", help="another draft")
-parser.add_argument("--dtype", default="float32", help="of both; lower ones may flip near-ties")
+parser.add_argument(
+    "--dtype",
+    default="float32",
+    choices=["float32", "bfloat16"],
+    help="of both; lower ones may flip near-ties",
+)
 wishes = parser.parse_args()
 
 tokenizer = load_tokenizer("smollm2")

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from vtrim_hf import DraftVocabulary
 from vtrim_hf.coverage_metadata import check_metadata
 from vtrim_hf.model_card import TAGS
-from vtrim_hf.published_draft import domain_tag
+from vtrim_hf.plain_facts import domain_tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

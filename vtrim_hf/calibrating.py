@@ -26,6 +26,10 @@ _ROUNDS = 100
 _CLOSE = 1e-10
 
 
+class NothingProposedError(ValueError):
+    """There is nothing to calibrate on: the draft proposed nothing."""
+
+
 @dataclass(frozen=True)
 class Calibration:
     """A calibration and what it was found on.
@@ -118,7 +122,7 @@ def calibrate_confidence(
                 **one, assistant_model=draft, max_new_tokens=max_new_tokens, do_sample=False
             )
     if not record.accepted:
-        raise ValueError(
+        raise NothingProposedError(
             f"the draft proposed nothing on {len(inputs)} prompts, so there is nothing to go by: "
             "allow more max_new_tokens or take other prompts"
         )

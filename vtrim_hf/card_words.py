@@ -79,7 +79,7 @@ def setting_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
         "time": _time_words(training),
         "tokens drafted in a row": settings.get("unroll_steps"),
         "learning rate": rate
-        and ", ".join(map(str, filter(None, [f"{rate:g}", settings.get("lr_scheduler_type")]))),
+        and ", ".join(map(str, filter(None, [rate, settings.get("lr_scheduler_type")]))),
         "sequences a step": _batch(settings),
         "computed in": {True: "bfloat16", False: "float32"}.get(settings.get("bf16")),  # type: ignore[arg-type]
         "positions whose token has no row": _masked_words(training),
@@ -113,13 +113,18 @@ def _data_words(data: Any) -> str:
 def _time_words(training: Mapping[str, Any]) -> str:
     if "minutes" not in training:
         return ""
-    parts = [f"{name} {spent:.1f}" for name, spent in training["minutes_by_part"].items()]
-    return f"{training['minutes']:.1f} minutes: {', '.join(parts)}"
+    by_part = training.get("minutes_by_part", {})
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in by_part.items())
+    return f"{training['minutes']:.1f} minutes" + (f": {parts}" if parts else "")
 
 
 def _batch(settings: Mapping[str, Any]) -> int | None:
-    each = settings.get("per_device_train_batch_size")
-    return each and each * settings.get("gradient_accumulation_steps", 1)
+    each, summed = (
+        settings.get(name, 1)
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
+    )
+    known = "per_device_train_batch_size" in settings and type(each) is type(summed) is int
+    return each * summed if known else None
 
 
 def _masked_words(training: Mapping[str, Any]) -> str:

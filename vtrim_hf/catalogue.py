@@ -18,14 +18,8 @@ from .family_index import FAMILY_JSON, parse_family
 from .hub_errors import is_passing, status_of
 from .hub_upload import client_bars
 from .model_card import TAGS
-from .published_draft import (
-    DEFAULT_DOMAIN,
-    Covered,
-    PublishedDraft,
-    domain_tag,
-    draft_from_facts,
-    order_of_merit,
-)
+from .plain_facts import DEFAULT_DOMAIN, domain_tag
+from .published_draft import Covered, PublishedDraft, draft_from_facts, order_of_merit
 from .published_files import answered, read_facts, small_file
 
 __all__ = ["Covered", "PublishedDraft", "best_draft", "find_drafts"]
@@ -82,7 +76,7 @@ def find_drafts(
     """
     from huggingface_hub import HfApi
 
-    _check_arguments(target, domain, k_max, limit)
+    _check_arguments(target, domain, author, license, k_max, limit)
     api = HfApi(endpoint=endpoint)
     tags = [TAGS[0]]
     if domain is not None and domain_tag(domain) != DEFAULT_DOMAIN:
@@ -117,6 +111,8 @@ def best_draft(
     """
     from huggingface_hub import HfApi
 
+    if target is None:
+        raise ValueError("name the target: a draft drafts for one model")
     found = find_drafts(target, domain, endpoint=endpoint, **{**wanted, "limit": 1})
     if found:
         return found[0]
@@ -128,7 +124,7 @@ def best_draft(
     others = find_drafts(target, endpoint=endpoint, token=token, limit=None)
     if others:
         listed = _listed(
-            f"{draft.repo_id} ({', '.join(draft.domains) or 'no domain'}, k={draft.k}, "
+            f"{draft.name} ({', '.join(draft.domains) or 'no domain'}, k={draft.k}, "
             f"{draft.license})"
             for draft in others
         )
@@ -149,13 +145,18 @@ def _listed(names: Iterable[str], most: int = 10) -> str:
     return ", ".join(every[:most]) + more
 
 
-def _check_arguments(target: Any, domain: Any, k_max: Any, limit: Any) -> None:
+def _check_arguments(
+    target: Any, domain: Any, author: Any, license: Any, k_max: Any, limit: Any
+) -> None:
     for name, value in (("target", target), ("domain", domain)):
         if value is not None and not (isinstance(value, str) and value.strip()):
             raise ValueError(
                 f"{name} must be a text, got {value!r:.80}: "
                 + ("pass the target's Hub id" if name == "target" else "pass e.g. 'sql'")
             )
+    for name, value in (("author", author), ("license", license)):
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise ValueError(f"{name} must be a text, got {value!r:.80}: leave it out for any")
     for name, value in (("k_max", k_max), ("limit", limit)):
         if value is not None and (type(value) is not int or value < 1):
             raise ValueError(f"{name} must be a whole number from 1, got {value!r:.80}, or None")
@@ -234,7 +235,7 @@ def _branches(
     named = {
         entry["revision"]: entry["domain"]
         for entry in parse_family(place.read_bytes())["drafts"]
-        if entry["repo_id"] == repo_id and "revision" in entry
+        if "revision" in entry  # beside the index, whatever the repository was called
     }
     if not named:
         return []
@@ -248,7 +249,8 @@ def _or_warn(name: str, api: Any, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (OSError, ValueError, RecursionError) as error:
-        if is_passing(error) or status_of(error) == 429:
+        # A Hub that fails for one repository serves the others.
+        if status_of(error) == 429 or (status_of(error) is None and is_passing(error)):
             with answered(f"reading {name}", api.endpoint):
                 raise
         text = " ".join(str(error).split())

@@ -76,7 +76,7 @@ def catalogue(
     for draft in found:
         known = draft.covered(domain) or draft.overall
         row = (
-            _name(draft),
+            draft.name,
             draft.target,
             ", ".join(draft.domains),
             _size(draft),
@@ -155,7 +155,7 @@ def recommend(
     table = _table("draft", "covers of your data", "k", "domains", "speed-up", "licence")
     for one in found:
         row = (
-            _name(one.draft),
+            one.draft.name,
             covered_text(Covered(one.coverage, one.interval)),
             _size(one.draft),
             ", ".join(one.draft.domains),
@@ -187,10 +187,6 @@ def plain_text(value: Any) -> Text:
     """Return a text that neither colours nor moves anything, whoever published it."""
     shown = "" if value is None else str(value)
     return Text("".join(sign if sign.isprintable() else "?" for sign in shown))
-
-
-def _name(draft: PublishedDraft) -> str:
-    return draft.repo_id if draft.revision is None else f"{draft.repo_id}@{draft.revision}"
 
 
 def _size(draft: PublishedDraft) -> str:

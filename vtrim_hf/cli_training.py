@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,7 +57,10 @@ def train(
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data, 10.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop in this time, answers and features included.")
+        float | None,
+        typer.Option(
+            help="Stop in this time, with answers and features; calibrating comes on top."
+        ),
     ] = None,
     layers: Annotated[
         tuple[int, int, int] | None,
@@ -124,6 +128,8 @@ def train(
     check_output(output, folder=True)
     if not regenerate and (max_new_tokens is not None or limit is not None):
         raise ValueError("--max-new-tokens and --limit are for --regenerate: add it")
+    if minutes is not None and not math.isfinite(minutes):
+        raise ValueError(f"--minutes must be a number, got {minutes}: leave it out for no limit")
     if epochs is not None and epochs <= 0:
         raise ValueError(f"--epochs must be more than 0, got {epochs}")
     settings: dict[str, Any] = {
@@ -202,6 +208,10 @@ def _show(report: dict[str, Any], output: Path, as_json: bool) -> None:
         "minutes": {part: round(s / 60, 2) for part, s in report["seconds"].items()},
         "vocabulary": report["fingerprints"]["vocabulary"],
     }
+    skipped = (report.get("calibration") or {}).get("skipped")
+    if skipped:
+        text = f"the draft's confidence is not calibrated: {skipped}"
+        remarks.print(text, markup=False, soft_wrap=True)
     said = {
         **facts,
         "acceptance": " ".join(f"{share:.3f}" for share in facts["acceptance"]),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .coverage_metadata import COVERAGE_JSON, parse
 from .hub_errors import PublishError
 from .vocabulary_files import write_atomically
 
@@ -92,6 +93,7 @@ def _places(folder: Path) -> dict[str, Path]:
 
 def _check_one_target(drafts: Mapping[str, FamilyDraft]) -> None:
     targets: dict[tuple[Any, ...], str] = {}
+    ids: dict[str, str] = {}
     for name, draft in drafts.items():
         try:
             config = json.loads((draft.folder / _CONFIG).read_text(encoding="utf-8"))
@@ -105,12 +107,29 @@ def _check_one_target(drafts: Mapping[str, FamilyDraft]) -> None:
                 "take it out of the folder"
             )
         targets.setdefault((config.get("vocab_size"), config.get("tokenizer_hash")), name)
+        told_id = _target_id(draft.folder, config)
+        if told_id is not None:
+            ids.setdefault(told_id, name)
+    if len(ids) > 1:
+        told = "; ".join(f"{name!r} is for {target}" for target, name in ids.items())
+        raise ValueError(f"a family is of one target, these drafts are of several: {told}")
     if len(targets) > 1:
         told = "; ".join(
             f"{name!r} has {width} tokens of the tokenizer {str(hash_)[:12]}"
             for (width, hash_), name in targets.items()
         )
         raise ValueError(f"a family is of one target, these drafts are of several: {told}")
+
+
+def _target_id(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Return the Hub id of the target that a draft names, if it names one."""
+    facts = folder / COVERAGE_JSON
+    if facts.is_file():
+        told: str | None = parse(facts.read_bytes())["target"].get("id")
+        if told is not None:
+            return told
+    name = config.get("target_name")
+    return name if isinstance(name, str) else None
 
 
 class FamilyRecord:

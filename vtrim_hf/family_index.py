@@ -9,7 +9,8 @@ from typing import Any
 
 from .coverage_schema import check_against
 from .model_card import LICENSE_FIELDS, renew, split_card
-from .published_draft import Covered, PublishedDraft, domain_tag
+from .plain_facts import domain_tag
+from .published_draft import Covered, PublishedDraft
 
 FAMILY_JSON = "vtrim/family.json"
 FAMILY_TAG = "vtrim-family"

@@ -197,6 +197,7 @@ def publish(
                 chat=bool(getattr(own_tokenizer, "chat_template", None)),
                 tokenizer=own_tokenizer is not None,
                 endpoint=api.endpoint,
+                revision=None if revision in (None, MAIN) else revision,
             )
         check_card(api, text, found_token)
         bar.next("saving")

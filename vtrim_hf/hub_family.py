@@ -20,7 +20,7 @@ from .hub import Published, publish
 from .hub_account import MAIN, check_login, check_name, check_reference, look_at
 from .hub_errors import PublishError, explained
 from .hub_license import check_license
-from .published_draft import DEFAULT_DOMAIN, domain_tag
+from .plain_facts import DEFAULT_DOMAIN, domain_tag
 
 REPOSITORIES, REVISIONS = "repositories", "revisions"
 LAYOUTS = (REPOSITORIES, REVISIONS)
@@ -146,6 +146,7 @@ def publish_family(
     found_token = check_login(api, token, repo_id.replace(_PLACE, "x"), create_pr=False)
     upload = None
     if index_id is not None:
+        check_login(api, token, index_id, create_pr=False)
         upload = IndexUpload(
             api,
             index_id,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .confidence import CALIBRATION
 from .named_models import NamedModel
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class ExtendedDraft:
 
         trained = self._draft.model("auto")
         made: Any = trained.extend(_every_id(self._target), self._target.model(dtype))
+        # Found for other rows, but both must end their drafts by one rule to be compared.
+        calibration = getattr(trained.generation_config, CALIBRATION, None)
+        setattr(made.generation_config, CALIBRATION, calibration)
         return made.to(getattr(torch, dtype))
 
 
@@ -158,14 +162,22 @@ def read_prompts(
 
 
 def prompt_keys(sources: Iterable[Any], tokenizer: Any) -> frozenset[str]:
-    """Return what tells the prompts of chat data apart, as `read_prompts` may leave them out.
+    """Return what tells all prompts of chat data apart, as `read_prompts` may leave them out.
+
+    Where an earlier turn is answered, what comes before it is a prompt, too.
 
     Args:
         sources: anything that `open_chat_data` opens.
         tokenizer: the target's.
     """
-    readers = (_reader(data, tokenizer, None) for data in sources)
-    return frozenset(prompt.key for reader in readers for prompt in reader if prompt is not None)
+    from .chat_data import open_chat_data
+    from .chat_rendering import ChatRenderer
+    from .prompt_reading import answered_keys
+
+    plain = ChatRenderer(tokenizer).template is None
+    return frozenset(
+        key for data in sources for key in answered_keys(open_chat_data(data), plain=plain)
+    )
 
 
 def _reader(data: Any, tokenizer: Any, split: str | None) -> Any:

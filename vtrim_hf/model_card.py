@@ -21,7 +21,7 @@ from .card_words import (
     setting_rows,
 )
 from .coverage_schema import card_file
-from .plain_facts import is_local_path
+from .plain_facts import DEFAULT_DOMAIN, domain_tag, is_local_path
 
 TEMPLATE = "model_card.md.jinja"
 TAGS = ("vtrim", "speculative-decoding", "draft-model", "trimmed-vocabulary")
@@ -44,6 +44,7 @@ def render_card(
     chat: bool = True,
     tokenizer: bool = False,
     endpoint: str = "https://huggingface.co",
+    revision: str | None = None,
 ) -> str:
     """Write the card of a draft, or renew an existing one.
 
@@ -58,6 +59,7 @@ def render_card(
         chat: whether the tokenizer has a chat template, for the snippet.
         tokenizer: whether the target's tokenizer lies beside the draft.
         endpoint: of the Hub, for links.
+        revision: the branch that it is published on, if that is not main.
 
     Returns:
         Markdown with front matter.
@@ -68,7 +70,7 @@ def render_card(
     """
     held, text = split_card(existing or "")
     front = _front_matter(held, facts, license, language, tags)
-    ours = _render(repo_id, facts, chat, tokenizer, endpoint)
+    ours = _render(repo_id, facts, chat, tokenizer, endpoint, revision)
     body = renew(text, ours) if text.strip() else ours
     return f"---\n{_to_yaml(front)}---\n\n{body.lstrip()}"
 
@@ -184,7 +186,7 @@ def _front_matter(
     if source:
         front["base_model"] = source
     domains = facts.get("coverage", {}).get("domains", {})
-    named = [slug for name in domains if (slug := _slug(name)) != "default"]
+    named = [slug for name in domains if (slug := domain_tag(name)) != DEFAULT_DOMAIN]
     if facts["draft"].get("body") == "eagle3":
         named.insert(0, "eagle3")
     front["tags"] = _merged(held.get("tags"), [*TAGS, *named, *tags])
@@ -213,10 +215,6 @@ def _merged(earlier: Any, ours: Iterable[Any]) -> list[str]:
     return list(dict.fromkeys(map(str, [*_several(earlier), *ours])))
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-") or "default"
-
-
 def _to_yaml(front: Mapping[str, Any]) -> str:
     import yaml
 
@@ -225,7 +223,12 @@ def _to_yaml(front: Mapping[str, Any]) -> str:
 
 
 def _render(
-    repo_id: str, facts: Mapping[str, Any], chat: bool, tokenizer: bool, endpoint: str
+    repo_id: str,
+    facts: Mapping[str, Any],
+    chat: bool,
+    tokenizer: bool,
+    endpoint: str,
+    revision: str | None,
 ) -> str:
     import jinja2
 
@@ -242,6 +245,7 @@ def _render(
     domains: Mapping[str, Any] = facts.get("coverage", {}).get("domains", {})
     return template.render(
         repo_id=repo_id,
+        revision=revision,
         name=repo_id.rpartition("/")[2],
         endpoint=endpoint.rstrip("/"),
         chat=chat,
@@ -258,7 +262,8 @@ def _render(
         weak=[name for name, known in domains.items() if known.get("weak")],
         coverage_rows=coverage_rows(facts.get("coverage", {})),
         machine=machine_words(facts.get("decoding", {}).get("machine", {})),
-        command=measure_command(repo_id, facts),
+        # `vtrim measure` takes a draft of a main branch, or a folder.
+        command=measure_command(repo_id if revision is None else "DRAFT_FOLDER", facts),
         training=facts.get("training"),
         settings=setting_rows(facts.get("training", {})),
         curve=curve_words(facts.get("training", {})),

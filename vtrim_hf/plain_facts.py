@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+DEFAULT_DOMAIN = "default"
+"""What data is called that was counted without a name."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _FILE = re.compile(
     r"\.(jsonl?|ya?ml|csv|tsv|txt|md|parquet|arrow|gguf|safetensors|bin|pt|zip|gz|zst|xz)$",
@@ -22,6 +25,11 @@ _ARCHITECTURES = re.compile(
 
 # What tokens say is theirs: a token may well begin with a slash.
 _TEXTS = frozenset({"text"})
+
+
+def domain_tag(name: str) -> str:
+    """Return the tag that a card has for a domain: letters of any script, digits, `_`, `.`."""
+    return re.sub(r"[^\w.]+", "-", name.lower()).strip("-") or DEFAULT_DOMAIN
 
 
 def hub_id(name: str | None, what: str) -> str | None:

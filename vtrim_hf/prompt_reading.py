@@ -87,6 +87,29 @@ def _context(conversation: Conversation, *, plain: bool) -> Conversation:
     return Conversation(conversation.shape, messages, conversation.tools)
 
 
+def answered_keys(source: ChatSource, *, plain: bool) -> Iterator[str]:
+    """Give the keys of all prompts that rows answer, those of earlier turns among them.
+
+    Args:
+        source: chat data; rows without a prompt are passed over.
+        plain: whether there is no chat template.
+    """
+    for row in source:
+        is_record = isinstance(row.row, Mapping) and row.row.get(RECORD_COLUMN) is not None
+        if is_record or row.problem is not None:
+            continue
+        try:
+            conversation = read_row(row.row)
+            yield _context(conversation, plain=plain).digest().hex()
+            messages = conversation.messages
+            for at in range(1, len(messages)):
+                if messages[at]["role"] == "assistant":
+                    before = Conversation(conversation.shape, messages[:at], conversation.tools)
+                    yield before.digest().hex()
+        except MalformedRow:
+            continue
+
+
 def unanswered(
     prompts: PromptReader, answered: set[str], seen: set[str], limit: int | None, bar: Any
 ) -> Iterator[Prompt]:

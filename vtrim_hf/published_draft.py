@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-DEFAULT_DOMAIN = "default"
-"""What data is called that was counted without a name."""
+from .plain_facts import DEFAULT_DOMAIN, domain_tag
 
 
 @dataclass(frozen=True)
@@ -79,22 +77,29 @@ class PublishedDraft:
     license: str | None = None
     tags: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def name(self) -> str:
+        """`NAMESPACE/NAME`, with `@` and the branch where there is one a draft."""
+        return self.repo_id if self.revision is None else f"{self.repo_id}@{self.revision}"
+
     def serves(self, domain: str) -> int:
         """Tell how well a domain's name fits: 2 it was counted, 1 only a tag says it, 0 not."""
-        wanted = domain_tag(domain)
-        if any(domain_tag(name) == wanted for name in self.domains):
+        if any(name.casefold() == domain.casefold() for name in self.domains):
             return 2
-        return int(wanted in self.tags)
+        wanted = domain_tag(domain)
+        tags = {*self.tags, *map(domain_tag, self.domains)}
+        return int(wanted != DEFAULT_DOMAIN and wanted in tags)
 
     def covered(self, domain: str | None = None) -> Covered | None:
         """Return the coverage of a domain, or of all; None if it is not known."""
         if domain is None:
             return self.overall
-        wanted = domain_tag(domain)
         for name, known in self.coverage.items():
-            if domain_tag(name) == wanted:
+            if name.casefold() == domain.casefold():
                 return known
-        return None
+        wanted = domain_tag(domain)
+        alike = [known for name, known in self.coverage.items() if domain_tag(name) == wanted]
+        return alike[0] if alike and wanted != DEFAULT_DOMAIN else None
 
     def facts(self) -> dict[str, Any]:
         """Return the attributes as JSON types; what is not known is None."""
@@ -196,11 +201,6 @@ def order_of_merit(draft: PublishedDraft, domain: str | None) -> tuple[Any, ...]
     known = draft.covered(domain) or draft.overall
     share = -1 if known is None else math.floor(100 * known.share + 0.5)
     return (-fits, -share, -(draft.speedup or 0.0), draft.k, draft.repo_id, draft.revision or "")
-
-
-def domain_tag(name: str) -> str:
-    """Return the tag that a card has for a domain."""
-    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-") or DEFAULT_DOMAIN
 
 
 def _covered(part: Mapping[str, Any]) -> Covered | None:

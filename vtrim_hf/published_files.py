@@ -13,9 +13,12 @@ from typing import Any
 
 from .coverage_metadata import COVERAGE_JSON, LARGEST_FILE, parse
 from .draft_on_hub import KEPT_IDS_FILE
-from .hub_errors import PublishError, explained
+from .hub_errors import AGAIN, PublishError, explained
 from .published_draft import PublishedDraft
 from .vocabulary import DraftVocabulary
+
+MOST_IDS = 1 << 24
+"""No tokenizer is near it, and a table of so many takes little memory."""
 
 _HEADER = 1 << 16  # bytes that a safetensors file of one tensor may have beside it
 
@@ -56,6 +59,8 @@ def read_vocabulary(
     from safetensors.torch import load
 
     name = f"{KEPT_IDS_FILE} of {draft.repo_id}"
+    if draft.k > MOST_IDS:
+        raise ValueError(f"its facts tell of {draft.k:,} kept ids, at most {MOST_IDS:,} are read")
     if draft.k == draft.vocab_size:
         ids = torch.arange(draft.k)
     else:
@@ -112,4 +117,5 @@ def answered(doing: str, endpoint: str) -> Iterator[None]:
                 f"{doing} needs the Hub, and HF_HUB_OFFLINE is set: unset it, or load a draft "
                 "that is in the cache by its name"
             ) from first
-        raise OSError(f"{error.happened}: {error.remedy}") from first
+        remedy = error.remedy.replace(AGAIN, "try again later")
+        raise OSError(f"{error.happened}: {remedy}") from first

@@ -123,7 +123,13 @@ def recommend_drafts(
         raise ValueError("the data holds no token that the target would say: give more of it")
 
     if model.hub_id is None:  # of a folder only its tokenizer tells what drafts for it
+        published = len(found)
         found = [one for one in found if one.tokenizer_hash == counts.tokenizer_hash]
+        if not found:
+            raise ValueError(
+                f"none of {published} published drafts is for the tokenizer of {model}: see "
+                "`vtrim catalogue`, or name the target's Hub id"
+            )
 
     def score(draft: PublishedDraft) -> Recommendation | None:
         vocabulary = _vocabulary(draft, counts, token, endpoint)
@@ -185,13 +191,18 @@ def _vocabulary(
         )
         return None
     try:
+        if draft.vocab_size > 2 * counts.vocab_size:  # padding is far less
+            raise ValueError(
+                f"it is for a target of width {draft.vocab_size:,}, this one has "
+                f"{counts.vocab_size:,}"
+            )
         vocabulary = read_vocabulary(draft, token=token, endpoint=endpoint)
         if int(vocabulary.ids[-1]) >= counts.vocab_size:
             raise ValueError(
                 f"it keeps the id {int(vocabulary.ids[-1])}, the target has {counts.vocab_size}"
             )
     except (OSError, ValueError) as error:
-        if is_passing(error) or status_of(error) == 429:
+        if status_of(error) == 429 or (status_of(error) is None and is_passing(error)):
             with answered(f"reading {draft.repo_id}", endpoint or "the Hub"):
                 raise
         text = " ".join(str(error).split())

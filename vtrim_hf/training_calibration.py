@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from .calibrating import calibrate_confidence
+from .calibrating import NothingProposedError, calibrate_confidence
+from .confidence import THRESHOLD
 
 _NEW_TOKENS = 64
+_THRESHOLD = 0.2  # README has what several thresholds gave
 
 
 def calibrate_on_held_out(
     draft: Any, target: Any, sequences: Any, prompts: int
-) -> dict[str, float | int] | None:
+) -> dict[str, Any] | None:
     """Calibrate a draft on the beginnings of held-out sequences, see `calibrate_confidence`.
+
+    The draft ends early below a threshold of its own from then on.
 
     Args:
         draft: trained, in the dtype that it is saved in.
@@ -25,7 +29,8 @@ def calibrate_on_held_out(
         prompts: how many at most.
 
     Returns:
-        What was found; None if there was no prompt, or nothing was proposed.
+        What was found, or why nothing could be; None if there was no prompt, or nothing was
+        proposed.
     """
     found: list[torch.Tensor] = []
     for at in range(len(sequences)):
@@ -45,8 +50,12 @@ def calibrate_on_held_out(
             [{"input_ids": ids} for ids in found],
             max_new_tokens=_NEW_TOKENS,
         )
-    except ValueError:  # where every answer is a word or two, nothing is drafted
+    except NothingProposedError:  # where every answer is a word or two
         return None
+    except (ValueError, RuntimeError) as error:  # out of memory, too: the training is worth more
+        return {"skipped": str(error)}
     finally:
         draft.to(place)
+    # What a calibrated draft is unsure of is worth trying: a step costs little.
+    setattr(draft.generation_config, THRESHOLD, _THRESHOLD)
     return {"prompts": len(found), **asdict(done)}

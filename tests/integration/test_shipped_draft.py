@@ -67,6 +67,16 @@ def test_it_tells_nothing_of_the_machine_it_was_made_on() -> None:
 
 
 @needs_the_draft
+def test_its_code_is_that_of_the_package() -> None:
+    copies = [*FOLDER.glob("*.py")]
+    assert len(copies) > 10
+    for copy in copies:
+        assert copy.read_text("utf-8") == (ROOT / "vtrim_hf" / copy.name).read_text("utf-8"), (
+            f"{copy.name}: load the draft and save it into its folder again"
+        )
+
+
+@needs_the_draft
 def test_it_loads_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*_: object) -> str:
         pytest.fail("Transformers asks whether the code may be trusted")

@@ -20,7 +20,7 @@ from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
 from vtrim_hf.catalogue import best_draft
 from vtrim_hf.local_hub import Account, LocalHub
 from vtrim_hf.model_card import render_card, split_card
-from vtrim_hf.published_draft import domain_tag
+from vtrim_hf.plain_facts import domain_tag
 from vtrim_hf.published_files import read_vocabulary
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
@@ -201,17 +201,43 @@ def test_a_gated_draft_is_left_out(hub: LocalHub, caplog: pytest.LogCaptureFixtu
     assert names() == ["team/gated"]
 
 
-def test_a_hub_that_fails_is_an_error_not_an_empty_list(hub: LocalHub) -> None:
+def test_a_hub_that_fails_is_an_error_and_one_repository_of_it_is_not(
+    hub: LocalHub, caplog: pytest.LogCaptureFixture
+) -> None:
     shelve("user/x", make_facts())
+    shelve("user/y", make_facts())
     hub.faults.add("GET", "/api/models", status=503, times=None)
     with pytest.raises(OSError, match=r"listing published drafts failed: .* answers 503"):
         find_drafts()
     hub.faults.clear()
     hub.faults.add("POST", "/api/models/user/x/paths-info", status=503, times=None)
-    with pytest.raises(OSError, match="503"):
+    with caplog.at_level(logging.WARNING):
+        assert names() == ["user/y"], "what others published is found all the same"
+    assert "user/x is not listed" in caplog.text
+    hub.faults.clear()
+    hub.faults.add("POST", "/api/models/user/x/paths-info", status=429, times=None)
+    with pytest.raises(OSError, match="too many requests"):
         find_drafts()
     hub.faults.clear()
-    assert names() == ["user/x"]
+    assert names() == ["user/x", "user/y"]
+
+
+def test_names_in_any_script_are_told_apart(hub: LocalHub) -> None:
+    for name, domain in (("math", "数学"), ("law", "法律"), ("cpp", "C++"), ("csharp", "C#")):
+        shelve(f"user/{name}", make_facts(domains={domain: 0.9}))
+    shelve("user/unnamed", make_facts(domains={"default": 0.99}))
+    assert names(domain="数学") == ["user/math"]
+    assert names(domain="c++")[0] == "user/cpp"
+    assert names(domain="C#")[0] == "user/csharp"
+    assert names(domain="default") == ["user/unnamed"]
+
+
+def test_one_target_must_be_named(hub: LocalHub) -> None:
+    with pytest.raises(ValueError, match="name the target"):
+        best_draft(None)  # type: ignore[arg-type]
+    for wrong in ({"license": 5}, {"author": ""}):
+        with pytest.raises(ValueError, match="must be a text"):
+            find_drafts(**wrong)
 
 
 def test_no_server_and_no_network_are_told(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:

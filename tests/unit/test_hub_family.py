@@ -15,7 +15,7 @@ import vtrim_hf.hub
 from hub_client import point_client_at
 from published_facts import make_pair, make_report
 from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
-from vtrim_hf.coverage_metadata import make_metadata
+from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata
 from vtrim_hf.family_folder import RECORD, FamilyRecord, drafts_in
 from vtrim_hf.family_index import FAMILY_JSON, family_card, family_text, merged, parse_family
 from vtrim_hf.hub_errors import PublishError
@@ -308,3 +308,14 @@ class TestIndex:
         assert r"| a\|\<b\> | `a/b` |" in card
         front, _ = split_card(card)
         assert front == {"tags": ["vtrim-family", "a-b"]}
+
+
+def test_drafts_of_several_targets_are_no_family(hub: LocalHub, folder: Path) -> None:
+    for name in ("chat", "sql"):
+        place = folder / "domains" / name / "draft" / COVERAGE_JSON
+        facts = json.loads(place.read_text(encoding="utf-8"))
+        facts["target"]["id"] = f"team/{name}-target"
+        place.write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"of several: .*'sql' is for team/sql-target"):
+        publish_family(folder, "user/x-{domain}", license="mit", progress=False)
+    assert repositories(hub) == []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tiny_models import make_byte_tokenizer
 from vtrim_hf.batch_counting import CountRules
 from vtrim_hf.chat_rows import read_row
+from vtrim_hf.measuring_step import prompt_keys, read_prompts
 from vtrim_hf.recipe import Domain
 from vtrim_hf.recipe_rows import divided, held_out_rows, line_of
 
@@ -90,3 +93,26 @@ def test_records_and_odd_rows_are_left_out_and_foreign_columns_do_not_stop() -> 
     parts = divided(Domain("a", ("x",), test="y"), [rows])
     assert len(parts.training) + len(parts.evaluation) == 2
     assert json.loads(line_of({"a": "ü", "b": b"x"})) == {"a": "ü", "b": "b'x'"}
+
+
+def test_every_answered_turn_is_a_prompt_that_was_trained_on(tmp_path: Path) -> None:
+    turns = [
+        {"role": role, "content": text}
+        for role, text in (
+            ("user", "one"),
+            ("assistant", "1"),
+            ("user", "two"),
+            ("assistant", "2"),
+        )
+    ]
+    place = tmp_path / "rows.jsonl"
+    place.write_text(json.dumps({"messages": turns}) + "\n", encoding="utf-8")
+    tokenizer = make_byte_tokenizer()
+    seen = prompt_keys([place], tokenizer)
+    assert len(seen) == 2
+    other = tmp_path / "test.jsonl"
+    rows = [{"messages": turns[:1]}, {"messages": [{"role": "user", "content": "three"}]}]
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert len(read_prompts(other, tokenizer, 9, without=seen)) == 1
+    with pytest.raises(ValueError, match="prompt"):
+        read_prompts(place, tokenizer, 9, without=seen)

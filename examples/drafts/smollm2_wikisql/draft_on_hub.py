@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from safetensors.torch import save
 from transformers.utils import CONFIG_NAME, cached_file, extract_commit_hash, resolve_revision
 
@@ -170,6 +171,8 @@ class DraftOnHub:
         try:
             place = _found(name, COVERAGE_JSON, where)
             if place is None:
+                if not _is_known_to_lack(name, COVERAGE_JSON, where):
+                    raise OSError("the Hub did not send it, and it is not in the cache")
                 return
             facts = _read(Path(place))
             self._check_own(facts)
@@ -229,7 +232,7 @@ def pinned(name: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _found(name: Any, file: str, where: Mapping[str, Any]) -> str | None:
-    """Return where a file of a folder or repository is on this machine, None if it has none."""
+    """Return where a file of a folder or repository is on this machine, None if it is not."""
     place: str | None = cached_file(
         name,
         file,
@@ -240,6 +243,17 @@ def _found(name: Any, file: str, where: Mapping[str, Any]) -> str | None:
         **{key: where[key] for key in _WHERE if where.get(key) is not None},
     )
     return place
+
+
+def _is_known_to_lack(name: Any, file: str, where: Mapping[str, Any]) -> bool:
+    """Whether a file that was not found is not there; a Hub that does not answer lacks nothing."""
+    if Path(name).exists():
+        return True
+    inside = "/".join(part for part in (where.get("subfolder"), file) if part)
+    cached = try_to_load_from_cache(
+        str(name), inside, cache_dir=where.get("cache_dir"), revision=where.get("revision")
+    )
+    return cached is not None and not isinstance(cached, str)  # the client's mark of a 404
 
 
 def take_publishing(kwargs: dict[str, Any]) -> dict[str, Any] | None:

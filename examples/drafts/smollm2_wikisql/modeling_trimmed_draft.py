@@ -128,6 +128,7 @@ class TrimmedDraftForCausalLM(  # type: ignore[misc]
         # What does not fit is reported below by name, whatever the caller would ignore.
         place = pretrained_model_name_or_path
         kwargs = {**pinned(place, kwargs), "ignore_mismatched_sizes": True}
+        kwargs.setdefault("use_safetensors", True)  # pickles hold code
         loaded: Any = super().from_pretrained(
             place, *model_args, output_loading_info=True, **kwargs
         )
