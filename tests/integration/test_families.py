@@ -30,7 +30,9 @@ class Scene:
     root: Path
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["lfs", "xet"])
+@pytest.fixture(
+    scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["lfs", "xet"]
+)
 def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:

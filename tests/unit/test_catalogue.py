@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,9 @@ TOKENS = {
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    # The client's patience takes seconds.
+    no_sleep = types.SimpleNamespace(time=time.time, sleep=lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.utils._http.time", no_sleep)
     with LocalHub(tmp_path / "hub", page_size=2, tokens=TOKENS, xet=False) as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
         yield hub
