@@ -7,7 +7,9 @@ VLLM := .venv-vllm
 BIN := $(VENV)/bin
 SOURCES := vtrim_hf tests examples docs
 # Two processes of one thread each: tiny models do not keep two threads busy.
-PYTEST_FLAGS ?= -q -n 2 --dist loadscope
+# In the order of collection: sorted by their number of tests, modules of few slow ones would come
+# last, and one process would wait for the other.
+PYTEST_FLAGS ?= -q -n 2 --dist loadscope --no-loadscope-reorder
 
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
