@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -17,7 +18,7 @@ from .coverage_metadata import COVERAGE_JSON
 from .family_index import FAMILY_JSON, parse_family
 from .hub_errors import is_passing, status_of
 from .hub_upload import client_bars
-from .model_card import TAGS
+from .model_card import TAGS, license_of
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
 from .published_draft import Covered, PublishedDraft, draft_from_facts, order_of_merit
 from .published_files import answered, read_facts, small_file
@@ -30,7 +31,7 @@ MOST_REPOSITORIES = 1000
 """How many repositories are looked at; of more, those that were changed last."""
 
 _AT_ONCE = 8
-_FAMILY_LIMIT = 1 << 20
+_FAMILY_LIMIT = _LARGEST_CARD = 1 << 20
 
 
 def find_drafts(
@@ -194,10 +195,9 @@ def _drafts_of(api: Any, model: Any, token: str | bool | None) -> list[Published
     if COVERAGE_JSON in files:
         places.append((None, model.sha, tags))
     if FAMILY_JSON in files:
-        # The repository's tags name the domains of all its drafts.
-        shared = tuple(tag for tag in tags if tag.startswith("license:"))
+        # The repository's tags are of all its drafts, a branch's card of its own.
         found = _or_warn(repo_id, api, lambda: _branches(api, repo_id, model.sha, token)) or []
-        places += [(name, commit, (*shared, domain_tag(of))) for name, commit, of in found]
+        places += [(name, commit, (domain_tag(of),)) for name, commit, of in found]
     if not files & {COVERAGE_JSON, FAMILY_JSON}:
         logger.warning("%s is not listed: it has no %s", repo_id, COVERAGE_JSON)
     drafts = []
@@ -217,6 +217,11 @@ def _draft_at(
     tags: tuple[str, ...],
     token: str | bool | None,
 ) -> PublishedDraft:
+    if revision is not None:
+        with suppress(FileNotFoundError):
+            card = small_file(api, repo_id, commit, "README.md", token, largest=_LARGEST_CARD)
+            said = license_of(card.read_text(encoding="utf-8", errors="replace"))
+            tags += tuple(f"license:{said[name]}" for name in said if name == "license")
     return draft_from_facts(
         read_facts(api, repo_id, commit, token),
         repo_id=repo_id,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .card_words import cell
 from .coverage_schema import check_against
 from .model_card import LICENSE_FIELDS, renew, split_card
 from .plain_facts import domain_tag
@@ -139,7 +139,7 @@ def _section(entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, Publishe
         where = f"`{entry['repo_id']}`" + (
             f", revision `{entry['revision']}`" if "revision" in entry else ""
         )
-        lines.append(" | ".join([f"| {_cell(entry['domain'])}", where, *_figures(draft), ""]))
+        lines.append(" | ".join([f"| {cell(entry['domain'])}", where, *_figures(draft), ""]))
     first = entries[0]
     revision = f', revision="{first["revision"]}"' if "revision" in first else ""
     lines += [
@@ -181,7 +181,3 @@ def covered_text(known: Covered | None) -> str:
     if known.interval is not None:
         text += f" ({100 * known.interval[0]:.2f} to {100 * known.interval[1]:.2f})"
     return text
-
-
-def _cell(value: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>#|~$!&])", r"\\\1", " ".join(value.split()))

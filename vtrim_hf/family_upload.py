@@ -188,17 +188,15 @@ class IndexUpload:
         return found
 
     def _one_license(self, known: Iterable[PublishedDraft], card: str | None) -> dict[str, str]:
-        """Return the licence of all drafts, if they have the same one."""
-        if self._license:
-            said = self._license
-            return {"license": said} if isinstance(said, str) else dict(said)
+        """Return the licence of all drafts, earlier ones too, if they have the same one."""
         told = []
         for draft in known:
             with explained(f"reading the card of {draft.repo_id}", self._api.endpoint):
                 text = self._read(draft.repo_id, draft.commit, "README.md")
             told.append(license_of(text.decode("utf-8", "replace")))
-        if not told:
-            return license_of(card)
+        if not told:  # before anything is published
+            said = self._license or license_of(card)
+            return {"license": said} if isinstance(said, str) else dict(said)
         return told[0] if all(one == told[0] for one in told) else {}
 
     def _read(self, repo_id: str, commit: str, name: str) -> bytes:

@@ -135,6 +135,24 @@ def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> Non
     assert "reads the hidden states [0, 2, 4], got layers [1, 2, 3]" in moved.stderr
 
 
+def test_a_calibration_that_cannot_be_done_costs_no_training(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: Any, **__: Any) -> None:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr("vtrim_hf.training_calibration.calibrate_confidence", out_of_memory)
+    out = tmp_path / "draft"
+    done = invoke(place, *vocabulary(place), "-o", str(out), *FAST, "--epochs", "1", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert "is not calibrated: not enough memory" in " ".join(done.stderr.split())
+    report = json.loads((out / "training_report.json").read_text())
+    assert report["calibration"] == {"skipped": "not enough memory"}
+    endless = invoke(place, *vocabulary(place), "-o", str(out), "--minutes", "inf")
+    assert endless.exit_code == 2
+    assert "--minutes must be a number, got inf" in endless.stderr
+
+
 def test_the_target_answers_first(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     answering = ("--regenerate", "--max-new-tokens", "6", "--limit", "24", "--keep-checkpoints")

@@ -175,6 +175,23 @@ def test_a_branch_a_domain(hub: LocalHub, folder: Path) -> None:
     draft = TrimmedDraftForCausalLM.from_pretrained(ONE, revision="sql")
     assert draft.coverage_metadata is not None
     assert f'from_pretrained("{ONE}", revision="chat")' in hub.read(ONE, "README.md").decode()
+    own = hub.read(ONE, "README.md", "sql").decode()
+    assert f'from_pretrained("{ONE}", revision="sql")' in own, "the snippet of a branch runs"
+    assert f"vtrim measure {TARGET} {ONE}" not in own, "no command measures a branch"
+
+
+@pytest.mark.filterwarnings("ignore:Warnings while validating metadata")  # the client's, of none
+def test_each_branch_has_its_own_licence(hub: LocalHub, folder: Path, tmp_path: Path) -> None:
+    domains = folder / "domains"
+    shutil.move(domains / "chat", tmp_path / "chat")
+    publish_family(folder, ONE, **OPTIONS)
+    shutil.move(domains / "sql", tmp_path / "sql")
+    shutil.move(tmp_path / "chat", domains / "chat")
+    publish_family(folder, ONE, **{**OPTIONS, "license": "apache-2.0"}, exist_ok=True)
+    licences = {draft.revision: draft.license for draft in find_drafts(TARGET)}
+    assert licences == {"chat": "apache-2.0", "sql": "mit"}
+    front, _ = split_card(hub.read(ONE, "README.md").decode())
+    assert "license" not in front, "an index of several licences names none"
 
 
 @pytest.mark.parametrize("name", [pytest.param(TEMPLATE, marks=pytest.mark.slow), ONE])

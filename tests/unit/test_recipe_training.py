@@ -102,6 +102,10 @@ def test_the_comparator_is_the_same_draft_with_every_id(finished: Path) -> None:
     place = finished / "run" / "draft"
     draft, target = NamedModel(str(place)), NamedModel(str(finished / "target"))
     extended = ExtendedDraft(draft, target)
+    # Both end their drafts by one rule.
+    own, full = (one.model("float32").generation_config for one in (draft, extended))
+    assert own.assistant_confidence_calibration == full.assistant_confidence_calibration
+    assert own.assistant_confidence_calibration is not None
     made = extended.model("bfloat16")
     assert str(made.dtype) == "torch.bfloat16"
     assert made.config.draft_vocab_size == 300
