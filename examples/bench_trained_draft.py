@@ -205,6 +205,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="bfloat16", help="of target and drafts")
     parser.add_argument("--output", type=Path, default=Path("bench_trained_draft"))
     args = parser.parse_args(argv)
+    if min(args.prompts, args.max_new_tokens, args.draft_length) < 1:
+        parser.error("--prompts, --max-new-tokens and --draft-length must be at least 1")
+    if args.threshold is not None and not 0 <= args.threshold <= 1:
+        parser.error(f"--threshold must lie in [0, 1], got {args.threshold}")
 
     target, trained = NamedModel(args.target), NamedModel(args.draft)
     prompts = read_prompts(args.data, target.tokenizer, args.prompts)

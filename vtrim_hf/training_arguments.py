@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any
@@ -127,6 +128,8 @@ class DraftTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0 < self.step_decay <= 1:
             raise ValueError(f"step_decay must lie in (0, 1], got {self.step_decay}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be more than 0, got {self.learning_rate}")
         if not 0 < self.heldout < 1:
             raise ValueError(
                 f"heldout must lie in (0, 1), got {self.heldout}: the best checkpoint is chosen "

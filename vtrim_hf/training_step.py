@@ -122,13 +122,12 @@ def train_draft(
         "vocabulary": kept.fingerprint,
         "start": None if start is None else start.identity,
         "layers": None if layers is None else list(layers),
-        "dtypes": [target_dtype, dtype],
-        "draft_length": draft_length,
-        "calibration_prompts": calibration_prompts,
+        "target_dtype": target_dtype,
         "settings": {key: value for key, value in chosen.items() if key != "feature_cache"},
     }
-    digest = hashlib.sha256(json.dumps(call, sort_keys=True, default=str).encode()).hexdigest()
-    workplace = output.with_name(f".{output.name}.{digest[:12]}.training")
+    # What only comes after the training leaves its checkpoints of use.
+    workplace = output.with_name(f".{output.name}.{_digest(call)[:12]}.training")
+    digest = _digest({**call, "afterwards": [dtype, draft_length, calibration_prompts]})
     done = _finished(output, digest) if resume else None
     if done is not None:
         return TrainedDraft(None, done, workplace)
@@ -258,6 +257,10 @@ def _set_metadata(
             tokenizer=target.tokenizer,
             recorded=draft.coverage_metadata,
         )
+
+
+def _digest(call: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(call, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _finished(output: Path, digest: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner, Result
 
@@ -167,6 +168,21 @@ def test_the_target_answers_first(place: Path, tmp_path: Path) -> None:
     assert report["data"]["train"]["sequences"] + report["data"]["evaluation"]["sequences"] == 24
 
 
+def test_another_draft_length_needs_no_new_training(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    call = (*vocabulary(place), "-o", str(out), *FAST, "--epochs", "1", "--keep-checkpoints")
+    assert invoke(place, *call, "--quiet").exit_code == 0
+    first = TrimmedDraftForCausalLM.from_pretrained(out)
+    done = invoke(place, *call, "--draft-length", "2", "--calibration-prompts", "0")
+    assert done.exit_code == 0, done.output
+    steps = json.loads((out / "training_report.json").read_text())["curve"][-1]["step"]
+    assert f"going on from step {steps}" in " ".join(done.stderr.split())
+    again = TrimmedDraftForCausalLM.from_pretrained(out)
+    assert again.generation_config.num_assistant_tokens == 2
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -176,6 +192,7 @@ def test_the_target_answers_first(place: Path, tmp_path: Path) -> None:
         (("--layers", "1", "2", "9"), "layers must be 3 ascending"),
         (("--limit", "3"), "are for --regenerate"),
         (("--epochs", "0"), "--epochs must be more than 0"),
+        (("--learning-rate", "-1"), "learning_rate must be more than 0"),
         (("--minutes", "0"), "max_minutes must be more than 0"),
         (("--max-length", "1"), "max_length must be at least 3"),
         (("--eval", "nowhere.jsonl"), "no file or folder 'nowhere.jsonl'"),

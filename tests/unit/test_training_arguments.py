@@ -43,6 +43,8 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
         ({"step_decay": 0.0}, r"step_decay must lie in \(0, 1\]"),
         ({"step_decay": 1.5}, "step_decay"),
         ({"heldout": 0.0}, "heldout must lie in"),
+        ({"learning_rate": -1.0}, "learning_rate must be more than 0, got -1.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
         ({"max_minutes": 0.0}, "max_minutes must be more than 0"),
         ({"feature_dtype": "float16"}, "feature_dtype must be one of bfloat16, float32"),
         ({"fp16": True}, "bfloat16 or float32"),
