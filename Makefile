@@ -69,7 +69,7 @@ test-floor: $(FLOOR)/.installed  ## the same tests on the oldest releases that a
 test-slow: $(VENV)/.installed  ## the tests that take minutes
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
-test-vllm: $(VENV)/.installed $(VLLM)/.installed  ## vLLM's CPU build accepts what Transformers accepts (half an hour)
+test-vllm: $(VENV)/.installed $(VLLM)/.installed  ## vLLM's CPU build accepts what Transformers accepts (10 minutes)
 	$(BIN)/python tests/engines/export_for_vllm.py build/vllm
 	$(VLLM)/bin/python tests/engines/check_vllm.py build/vllm
 

@@ -123,6 +123,12 @@ def figures_of(report: DecodeReport, identity: DecodeReport, facts: Mapping[str,
         "machine": report.machine,
         "baseline": report.baseline,
         "new_tokens": sum(row["plain_tokens"] for row in report.rows),
+        "vocab_size": report.entries["draft"].facts["vocab_size"],
+        "head_rows": {name: entry.facts["draft_vocab_size"] for name, entry in drafts.items()},
+        "tokens_per_second": {
+            name: entry.tokens / entry.seconds
+            for name, entry in {"plain": report.entries[report.baseline], **drafts}.items()
+        },
         "over_plain": {name: vars(entry.speedup) for name, entry in drafts.items()},
         "trimmed_over": {name: vars(report.ratio("draft", name)) for name in others},
         "acceptance_length": {name: entry.acceptance_length for name, entry in drafts.items()},

@@ -64,6 +64,8 @@ def test_it_measures_and_writes(
     assert report.settings["plain_dtypes"] == ["float32", "bfloat16"]
     assert found["baseline"] == report.baseline
     assert set(found["over_plain"]) == {"trimmed", "full", "trained_full"}
+    assert found["head_rows"] == {"trimmed": len(KEPT), "full": 300, "trained_full": 300}
+    assert set(found["tokens_per_second"]) == {"plain", *found["head_rows"]}
     assert set(found["trimmed_over"]) == {"full", "trained_full"}
     assert found["trimmed_over"]["full"]["median"] == report.ratio("draft", "full").median
     there = DecodeReport.load(output / "float32" / "decode_report.json")

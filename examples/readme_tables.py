@@ -1,0 +1,126 @@
+"""The README's tables of figures, written from the JSON of the measurements.
+
+    python examples/readme_tables.py            # renew them
+    python examples/readme_tables.py --check    # say which are not what was measured; exit code 1
+
+Each stands in README.md right below a line `<!-- table: NAME -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+EVIDENCE = ROOT / "examples" / "evidence"
+_PLACE = r"(<!-- table: {name} -->\n)((?:\|.*\n)*)"
+
+
+def spread(found: dict[str, float]) -> str:
+    """Return a median with its 95 % interval."""
+    return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table, with a line break at its end."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def one_draft(domain: str) -> str:
+    """Return what one trained draft gained: the target alone, `extend`, and the draft."""
+    found = read(f"trained_drafts/{domain}/figures.json")
+    speeds = found["tokens_per_second"]
+    rows = [["target alone", f"{found['vocab_size']:,}", f"{speeds['plain']:.1f}", "1.00", "", ""]]
+    names = {"full": "the draft with the full vocabulary (`extend`)", "trimmed": "the draft"}
+    names = {"trained_full": "a draft trained with the full vocabulary", **names}
+    for name, words in names.items():
+        if name in found["over_plain"]:
+            rows.append(
+                [
+                    words,
+                    f"{found['head_rows'][name]:,}",
+                    f"{speeds[name]:.1f}",
+                    spread(found["over_plain"][name]),
+                    f"{found['acceptance_length'][name]:.2f}",
+                    f"{found['head_share'][name]:.1%}".replace("%", " %"),
+                ]
+            )
+    heads = ["", "head rows", "tokens/s", "over the target alone", "acceptance length"]
+    return table([*heads, "head's share of the time"], rows)
+
+
+def trained_drafts() -> str:
+    """Return a line for every draft that was trained and measured."""
+    rows = []
+    for place in sorted((EVIDENCE / "trained_drafts").glob("*/figures.json")):
+        found = read(str(place.relative_to(EVIDENCE)))
+        ratio = found["acceptance_length_of_trimmed_over"]["full"]["ratio"]
+        same, number = found["identical_in_float32"]
+        domain = place.parent.name
+        rows.append(
+            [
+                f"[{domain}](examples/evidence/trained_drafts/{domain}/report.md)",
+                f"{found['head_rows']['trimmed']:,}",
+                f"{found['acceptance_length']['trimmed']:.2f}",
+                spread(found["over_plain"]["trimmed"]),
+                spread(found["trimmed_over"]["full"]),
+                f"{ratio:.2f}",
+                f"{same} of {number}",
+            ]
+        )
+    heads = ["domain", "head rows", "acceptance length", "over the target alone"]
+    heads += ["over `extend`", "acceptance length over its", "the target's own texts (float32)"]
+    return table(heads, rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "wikisql": lambda: one_draft("wikisql"),
+    "trained_drafts": trained_drafts,
+}
+
+
+def read(name: str) -> Any:
+    """Return the JSON of a measurement."""
+    return json.loads((EVIDENCE / name).read_text(encoding="utf-8"))
+
+
+def renewed(text: str) -> str:
+    """Return a README with all its tables as they were measured.
+
+    Raises:
+        ValueError: if a table has no place in it, or several.
+    """
+    for name, make in TABLES.items():
+        made = make()
+        text, number = re.subn(
+            _PLACE.format(name=name), lambda found, made=made: found[1] + made, text
+        )
+        if number != 1:
+            raise ValueError(f"README.md must have one line <!-- table: {name} -->, has {number}")
+    return text
+
+
+def main() -> None:
+    """Renew README.md, or check it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say whether all is as measured")
+    only_check = parser.parse_args().check
+    place = ROOT / "README.md"
+    text = place.read_text(encoding="utf-8")
+    made = renewed(text)
+    if made == text:
+        print("README.md shows what was measured")
+    elif only_check:
+        raise SystemExit("README.md differs from examples/evidence: run this without --check")
+    else:
+        place.write_text(made, encoding="utf-8")
+        print("README.md was renewed")
+
+
+if __name__ == "__main__":
+    main()
