@@ -78,9 +78,19 @@ def trained_drafts() -> str:
     return table(heads, rows)
 
 
+def draft_length() -> str:
+    """Return what other draft lengths, thresholds and schedules gave."""
+    ways = read("draft_length/wikisql/draft_length.json")["ways"]
+    rows = [
+        [name, spread(row["over_base"]), spread(row["over_plain"])] for name, row in ways.items()
+    ]
+    return table(["way of drafting", "over 4 tokens", "over the target alone"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "wikisql": lambda: one_draft("wikisql"),
     "trained_drafts": trained_drafts,
+    "draft_length": draft_length,
 }
 
 

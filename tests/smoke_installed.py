@@ -36,7 +36,12 @@ def check_place() -> Path:
     place = Path(vtrim_hf.__file__).resolve().parent
     installed = Path(sysconfig.get_path("purelib")).resolve()
     assert place.parent == installed, f"{place} is not the installed package in {installed}"
-    for name in ("py.typed", "local_hub/__init__.py", "modeling_trimmed_draft.py"):
+    for name in (
+        "py.typed",
+        "local_hub/__init__.py",
+        "modeling_trimmed_draft.py",
+        "report_page.html.jinja",
+    ):
         assert (place / name).is_file(), f"{name} is missing in {place}"
     cards = {path.name for path in (place / "hub_cards").iterdir()}
     assert {"coverage.schema.json", "model_card.md.jinja"} <= cards, cards
@@ -47,7 +52,7 @@ def check_command() -> None:
     """`vtrim` is on the path, and names its subcommands."""
     command = Path(sysconfig.get_path("scripts")) / "vtrim"
     told = subprocess.run([command, "--help"], check=True, capture_output=True, text=True).stdout
-    for name in ("count", "search", "trim", "measure", "publish", "run", "hub"):
+    for name in ("count", "search", "trim", "measure", "publish", "report", "run", "hub"):
         assert f" {name} " in told, f"vtrim --help does not name {name}:\n{told}"
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "DecodeReport",
+    "DecodingModel",
     "DraftTrainer",
     "DraftTrainingArguments",
     "DraftVocabulary",
@@ -28,6 +29,7 @@ PUBLIC = {
     "TrimmedDraftConfig",
     "TrimmedDraftForCausalLM",
     "__version__",
+    "build_report",
     "calibrate_confidence",
     "check_call",
     "check_pair",
@@ -51,6 +53,7 @@ def _search_vocabulary(
     k_max: int | None = None,
     method: str | None = None,
     objective: str = "utility",
+    decoding: Any = None,
     trials: int = 100,
     seed: int = 42,
     storage: Any = None,
@@ -58,6 +61,7 @@ def _search_vocabulary(
 
 
 CALLS: dict[str, Callable[..., Any]] = {
+    "build_report": lambda run_dir, output=None: ...,
     "check_pair": lambda target, draft, *, tokenizer=None, draft_tokenizer=None: ...,
     "required_token_ids": lambda tokenizer, generation_config=None, *, extra=(): ...,
     "search_vocabulary": _search_vocabulary,

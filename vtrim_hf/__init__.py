@@ -9,6 +9,7 @@ from .calibrating import calibrate_confidence
 from .compatibility import check_call, check_pair
 from .configuration_trimmed_draft import TrimmedDraftConfig
 from .decode_report import DecodeReport
+from .decoding_model import DecodingModel
 from .exporting import export_draft
 from .hub import publish
 from .latency import LatencyModel
@@ -22,6 +23,7 @@ from .vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     from .catalogue import find_drafts
+    from .report_page import build_report
     from .training import DraftTrainer
     from .training_arguments import DraftTrainingArguments
 
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DecodeReport",
+    "DecodingModel",
     "DraftTrainer",
     "DraftTrainingArguments",
     "DraftVocabulary",
@@ -38,6 +41,7 @@ __all__ = [
     "TrimmedDraftConfig",
     "TrimmedDraftForCausalLM",
     "__version__",
+    "build_report",
     "calibrate_confidence",
     "check_call",
     "check_pair",
@@ -53,6 +57,7 @@ __all__ = [
 _LATER = {
     "DraftTrainer": "training",
     "DraftTrainingArguments": "training_arguments",
+    "build_report": "report_page",
     "find_drafts": "catalogue",
 }
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
+from unicodedata import combining
 
 MISSED_OF = {
     "heldout": "the held-out conversations",
     "search": "the counted conversations",
     "decoding": "the target's answers while measuring",
 }
+
+# They pass for printable, and are shown as nothing, or as a blank.
+_UNSEEN = frozenset(
+    [*"\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"]
+    + [chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10))]
+    + [chr(code) for code in range(0xE0100, 0xE01F0)]
+)
 
 
 def coverage_rows(coverage: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -31,17 +40,27 @@ def machine_words(facts: Mapping[str, Any]) -> str:
     return ", ".join(said) or "an unknown machine"
 
 
-def measure_command(repo_id: str, facts: Mapping[str, Any]) -> str | None:
-    """Return the command that measures again as it was measured; None if none does."""
+def measure_command(
+    repo_id: str, facts: Mapping[str, Any], revision: str | None = None
+) -> str | None:
+    """Return the command that measures again as it was measured; None if none does.
+
+    Args:
+        repo_id: of the draft.
+        facts: of the draft.
+        revision: its branch, if that is not main.
+    """
     decoding = facts.get("decoding", {})
     settings = decoding.get("settings", {})
     if not decoding or settings.get("do_sample"):
         return None
     said = ["vtrim measure", facts["target"].get("id", "TARGET"), repo_id, "PROMPTS"]
     for option, value in (
+        ("--revision", None if revision is None else shlex.quote(revision)),
         ("--limit", decoding.get("prompts")),
         ("--max-new-tokens", settings.get("max_new_tokens")),
         ("--draft-length", decoding.get("num_assistant_tokens")),
+        ("--threshold", decoding.get("assistant_confidence_threshold")),
         ("--dtype", decoding.get("dtype")),
     ):
         if value is not None:
@@ -182,15 +201,43 @@ def _speedup(spread: Mapping[str, float]) -> str:
     return f"{text} ({spread['low']:.2f} to {spread['high']:.2f})" if "low" in spread else text
 
 
+def is_seen(sign: str) -> bool:
+    """Tell whether a sign is one that a reader sees, and that leaves others where they are."""
+    return sign.isprintable() and sign not in _UNSEEN
+
+
+def visible(text: str) -> str:
+    r"""Return a text with an escape, as Python writes it, for every sign that is not seen.
+
+    Example:
+        >>> visible("a\u202eb\u200b")
+        'a\\u202eb\\u200b'
+    """
+    shown = "".join(sign if is_seen(sign) else _escape(sign) for sign in text)
+    # An accent of nothing would stand on whatever comes before.
+    return _escape(shown[0]) + shown[1:] if shown and combining(shown[0]) else shown
+
+
+def _escape(sign: str) -> str:
+    code = ord(sign)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def cell(value: Any) -> str:
     """Text that is neither Markdown nor HTML, wherever it stands in a line."""
-    text = " ".join(str(value).split())
+    text = visible(" ".join(str(value).split()))
     return re.sub(r"([\\`*_{}\[\]<>#|~$!&])", r"\\\1", text)
 
 
 def _token(text: str) -> str:
-    """A token's text as code, its blanks and control characters visible."""
-    shown = json.dumps(text, ensure_ascii=False)[1:-1].replace("|", "\\|")
+    """A token's text as code, line breaks and all that is not seen escaped.
+
+    A bar is escaped as the tables of Markdown have it, within code, too. Of no text there is no
+    code: two backticks would only begin some.
+    """
+    if not text:
+        return ""
+    shown = visible(json.dumps(text, ensure_ascii=False)[1:-1]).replace("|", "\\|")
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
     pad = " " if shown.startswith(("`", " ")) or shown.endswith(("`", " ")) else ""
     return f"{fence}{pad}{shown}{pad}{fence}"

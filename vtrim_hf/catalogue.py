@@ -1,7 +1,8 @@
 """`find_drafts`: which drafts are published, for which target and domain, and how good they are.
 
-The Hub is asked for repositories with the tag that `publish` gives them; of each, one small file
-is read, at the commit that the Hub named, and kept in the cache under that commit.
+The Hub is asked for repositories with the tag that `publish` gives them, and with that of the
+domain; and for all that hold a draft a branch, whose tags need not tell what each branch counted.
+Of each draft one small file is read, at the commit that the Hub named, and kept in the cache.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from itertools import islice
 from typing import Any
 
 from .coverage_metadata import COVERAGE_JSON
-from .family_index import FAMILY_JSON, parse_family
+from .family_index import FAMILY_JSON, FAMILY_TAG, parse_family
+from .hub_arguments import check_access, check_number, check_text
 from .hub_errors import is_passing, status_of
 from .hub_upload import client_bars
 from .model_card import TAGS, license_of
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
 from .published_draft import Covered, PublishedDraft, draft_from_facts, order_of_merit
-from .published_files import answered, read_facts, small_file
+from .published_files import answered, drafts_in_cache, read_facts, small_file
 
 __all__ = ["Covered", "PublishedDraft", "best_draft", "find_drafts"]
 
@@ -52,7 +54,7 @@ def find_drafts(
 
     Args:
         target: Hub id of the model to draft for; None for drafts of any.
-        domain: what it shall be good at, by the name of the data that was counted, or by a tag.
+        domain: what it shall be good at, by the name of data that it counted, or by a tag.
         author: user or organization that published it.
         k_max: most kept ids.
         license: identifier of the licence, as the Hub has it.
@@ -77,11 +79,9 @@ def find_drafts(
     """
     from huggingface_hub import HfApi
 
-    _check_arguments(target, domain, author, license, k_max, limit)
+    check_wishes(target, domain, author=author, license=license, k_max=k_max, limit=limit)
+    check_access(token, endpoint)
     api = HfApi(endpoint=endpoint)
-    tags = [TAGS[0]]
-    if domain is not None and domain_tag(domain) != DEFAULT_DOMAIN:
-        tags.append(domain_tag(domain))
 
     def fits(draft: PublishedDraft) -> bool:
         return (
@@ -91,7 +91,7 @@ def find_drafts(
             and (license is None or (draft.license or "").casefold() == license.casefold())
         )
 
-    found = [draft for draft in _all_drafts(api, tags, author, token) if fits(draft)]
+    found = [draft for draft in _all_drafts(api, domain, author, token) if fits(draft)]
     return sorted(found, key=lambda draft: order_of_merit(draft, domain))[:limit]
 
 
@@ -113,8 +113,18 @@ def best_draft(
     from huggingface_hub import HfApi
 
     if target is None:
-        raise ValueError("name the target: a draft drafts for one model")
-    found = find_drafts(target, domain, endpoint=endpoint, **{**wanted, "limit": 1})
+        raise ValueError("name the target: a draft drafts for one model, got None")
+    try:
+        found = find_drafts(target, domain, endpoint=endpoint, **{**wanted, "limit": 1})
+    except OSError as error:
+        # An earlier answer would be another draft's tomorrow: it is named, and not taken.
+        known = _listed(f"{name} at {commit}" for name, commit in drafts_in_cache(target))
+        cached = f"; in the cache are {known}" if known else ""
+        raise OSError(
+            f"{error}; which draft fits best only the Hub can tell, one that you name is loaded "
+            "without it if it is in the cache: "
+            f"TrimmedDraftForCausalLM.from_pretrained(repo_id, revision=commit){cached}"
+        ) from error
     if found:
         return found[0]
     told = {"author": "of", "license": "under the licence", "k_max": "with k up to"}
@@ -146,26 +156,39 @@ def _listed(names: Iterable[str], most: int = 10) -> str:
     return ", ".join(every[:most]) + more
 
 
-def _check_arguments(
-    target: Any, domain: Any, author: Any, license: Any, k_max: Any, limit: Any
+def check_wishes(
+    target: Any, domain: Any, *, author: Any, license: Any, k_max: Any, limit: Any
 ) -> None:
-    for name, value in (("target", target), ("domain", domain)):
-        if value is not None and not (isinstance(value, str) and value.strip()):
-            raise ValueError(
-                f"{name} must be a text, got {value!r:.80}: "
-                + ("pass the target's Hub id" if name == "target" else "pass e.g. 'sql'")
-            )
-    for name, value in (("author", author), ("license", license)):
-        if value is not None and not (isinstance(value, str) and value.strip()):
-            raise ValueError(f"{name} must be a text, got {value!r:.80}: leave it out for any")
-    for name, value in (("k_max", k_max), ("limit", limit)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} must be a whole number from 1, got {value!r:.80}, or None")
+    """Raise for an argument of `find_drafts` that means nothing.
+
+    Raises:
+        ValueError: naming the argument and the rule.
+    """
+    check_text("target", target, "pass the target's Hub id")
+    check_text("domain", domain, "pass e.g. 'sql'")
+    check_text("author", author, "leave it out for any")
+    check_text("license", license, "leave it out for any")
+    check_number("k_max", k_max)
+    check_number("limit", limit)
 
 
 def _all_drafts(
-    api: Any, tags: list[str], author: str | None, token: str | bool | None
+    api: Any, domain: str | None, author: str | None, token: str | bool | None
 ) -> list[PublishedDraft]:
+    tag = DEFAULT_DOMAIN if domain is None else domain_tag(domain)
+    asked = [[TAGS[0]]] if tag == DEFAULT_DOMAIN else [[TAGS[0], tag], [TAGS[0], FAMILY_TAG]]
+    models = {
+        model.id: model for tags in asked for model in _tagged_with(tags, api, author, token)
+    }
+    with client_bars(shown=False), ThreadPoolExecutor(_AT_ONCE) as pool:
+        read = pool.map(lambda model: _drafts_of(api, model, token), models.values())
+        return [draft for drafts in read for draft in drafts]
+
+
+def _tagged_with(
+    tags: list[str], api: Any, author: str | None, token: str | bool | None
+) -> list[Any]:
+    """Return what the Hub tells of the repositories that have all tags."""
     with answered("listing published drafts", api.endpoint):
         listed = api.list_models(
             filter=tags,
@@ -182,9 +205,7 @@ def _all_drafts(
             api.endpoint,
             MOST_REPOSITORIES,
         )
-    with client_bars(shown=False), ThreadPoolExecutor(_AT_ONCE) as pool:
-        read = pool.map(lambda model: _drafts_of(api, model, token), models[:MOST_REPOSITORIES])
-        return [draft for drafts in read for draft in drafts]
+    return models[:MOST_REPOSITORIES]
 
 
 def _drafts_of(api: Any, model: Any, token: str | bool | None) -> list[PublishedDraft]:

@@ -18,6 +18,7 @@ from .cli_drafting import measure, trim
 from .cli_exporting import export
 from .cli_hub import hub
 from .cli_publishing import publish
+from .cli_reporting import report
 from .cli_running import run
 from .cli_shared import out
 from .cli_training import train
@@ -30,7 +31,19 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, count, search, trim, train, measure, export, publish, catalogue, recommend):
+for command in (
+    run,
+    count,
+    search,
+    trim,
+    train,
+    measure,
+    export,
+    publish,
+    catalogue,
+    recommend,
+    report,
+):
     app.command()(command)
 app.add_typer(hub)
 

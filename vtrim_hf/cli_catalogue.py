@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from .card_words import is_seen
 from .cli_shared import (
     MODEL_NAME,
     AsJson,
@@ -186,7 +187,7 @@ def _table(*names: str) -> Table:
 def plain_text(value: Any) -> Text:
     """Return a text that neither colours nor moves anything, whoever published it."""
     shown = "" if value is None else str(value)
-    return Text("".join(sign if sign.isprintable() else "?" for sign in shown))
+    return Text("".join(sign if is_seen(sign) else "?" for sign in shown))
 
 
 def _size(draft: PublishedDraft) -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .cli_searching import (
+    Body,
+    Cost,
+    Method,
+    Objective,
+    decoding_of,
+    expectations_of,
+    floors_of,
+    latency_of,
+)
 from .cli_shared import (
     MODEL_NAME,
     AsJson,
@@ -23,28 +32,6 @@ from .cli_shared import (
     write_plot,
 )
 from .named_models import NamedModel
-
-
-class Method(StrEnum):
-    """How the search finds the size."""
-
-    exact = "exact"
-    tpe = "tpe"
-
-
-class Body(StrEnum):
-    """Which draft's latency the search weighs."""
-
-    eagle3 = "eagle3"
-    standalone = "standalone"
-
-
-class Cost(StrEnum):
-    """What the latency of a draft step is counted in."""
-
-    flops = "flops"
-    bytes = "bytes"
-    measured = "measured"
 
 
 @answers_mistakes
@@ -141,7 +128,25 @@ def search(
     ] = None,
     draft: Annotated[str | None, typer.Option(help=f"The standalone draft: {MODEL_NAME}.")] = None,
     layers: Annotated[int | None, typer.Option(help="First layers of the draft only.")] = None,
-    cost: Annotated[Cost, typer.Option(help="What latency is counted in.")] = Cost.flops,
+    objective: Annotated[
+        Objective, typer.Option(help="Weigh coverage and latency, or expect tokens a second.")
+    ] = Objective.utility,
+    report: Annotated[
+        Path | None, typer.Option(help="Throughput: decode report of a draft of this kind.")
+    ] = None,
+    acceptance: Annotated[
+        str | None,
+        typer.Option(
+            help="Throughput, without a report: by position, the share of draft tokens accepted "
+            "if all before were, such as 0.8,0.75,0.7; the target is timed here."
+        ),
+    ] = None,
+    cost: Annotated[
+        Cost | None,
+        typer.Option(
+            help="What latency is counted in: flops, or with throughput measured, if not given."
+        ),
+    ] = None,
     alpha: Annotated[
         float | None, typer.Option(help="Weight of coverage against latency, 0.5 if not given.")
     ] = None,
@@ -171,11 +176,14 @@ def search(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001
 ) -> None:
-    """Choose the vocabulary: most coverage for least latency.
+    """Choose the vocabulary: most coverage for least latency, or most tokens a second.
 
     Example: `vtrim search counts.safetensors --target smollm2 --min-coverage 0.97 -o search`
 
     For a cut draft: `vtrim search counts.safetensors --target ID --body standalone --draft ID`
+
+    Size and draft length together, whether to trim, whether to draft:
+    `vtrim search counts.safetensors --target ID --objective throughput --report report.json`
     """
     from .steps import search_counts
     from .token_counts import TokenCounts
@@ -183,15 +191,19 @@ def search(
     check_output(output, folder=True)
     counts = TokenCounts.load(counts_file)
     judge = NamedModel(target)
+    decoding = decoding_of(objective, judge, report, acceptance)
+    usual = Cost.flops if decoding is None else Cost.measured
     result = search_counts(
         counts,
         judge,
-        _latency(body, cost, judge, draft, layers),
+        latency_of(body, cost or usual, judge, draft, layers),
+        objective=objective.value,
+        decoding=decoding,
         keep=keep or (),
         preset="paper" if paper else None,
         alpha=alpha,
         min_coverage=min_coverage,
-        domain_floors=_floors(floor),
+        domain_floors=floors_of(floor),
         k_min=k_min,
         k_max=k_max,
         method=method and method.value,
@@ -204,7 +216,7 @@ def search(
         result.save(folder / "search.json")
         result.vocabulary.save(folder)
         write_plot(result, folder / "search.png")
-    facts = {
+    facts: dict[str, Any] = {
         "output": str(output),
         "k": result.k,
         "share_of_vocabulary": result.k / result.vocabulary.vocab_size,
@@ -216,6 +228,14 @@ def search(
         "gap_to_exact": result.gap_to_exact,
         "fingerprint": result.vocabulary.fingerprint,
     }
+    if result.expected is not None:
+        facts |= expectations_of(result.expected)
+        if result.expected["beyond_measured"]:
+            remarks.print(
+                f"{result.draft_length} drafted tokens are more than the positions whose "
+                "acceptance is known: the last one stands for the rest; measure longer drafts",
+                style="yellow",
+            )
     show(facts, [{"": name, "value": value} for name, value in facts.items()], json_)
 
 
@@ -225,36 +245,3 @@ def _sources(data: list[str] | None, domain: list[str] | None) -> list[tuple[str
     if not sources:
         raise ValueError("no data given: name files, folders or Hub ids, or --domain NAME=DATA")
     return sources
-
-
-def _floors(floor: list[str] | None) -> dict[str, float] | None:
-    if not floor:
-        return None
-    floors = {}
-    for text in floor:
-        name, share = name_and_value(text, "--floor", "NAME=SHARE")
-        try:
-            floors[name] = float(share)
-        except ValueError:
-            raise ValueError(f"--floor takes a share from 0 to 1, got {text!r}") from None
-    return floors
-
-
-def _latency(
-    body: Body | None, cost: Cost, target: NamedModel, draft: str | None, layers: int | None
-) -> Any:
-    """Make the cost model: of the EAGLE-3 body for a target, or of a draft that is to be cut."""
-    from .steps import make_latency
-
-    if draft is None:
-        if body is Body.standalone or layers is not None:
-            raise ValueError(
-                "--body standalone and --layers need the draft that is to be cut: name it with "
-                "--draft"
-            )
-        remarks.print("weighing the EAGLE-3 body; name --draft to weigh a draft that is cut")
-        return make_latency(target, cost=cost.value)
-    if body is Body.eagle3:
-        raise ValueError("--body eagle3 is made for the target alone: leave --draft out")
-    remarks.print(f"weighing the draft {draft}", markup=False)
-    return make_latency(target, NamedModel(draft), cost=cost.value, layers=layers)

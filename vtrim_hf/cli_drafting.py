@@ -24,6 +24,7 @@ from .cli_shared import (
     show,
     write_plot,
 )
+from .embedded_models import EMBEDDED
 from .named_models import NamedModel
 
 
@@ -77,6 +78,9 @@ def measure(
     target: Annotated[str, typer.Argument(help=f"The target: {MODEL_NAME}.")],
     draft: Annotated[str, typer.Argument(help="Folder or Hub id of the draft.")],
     prompts: Annotated[str, typer.Argument(help="Chat data; its last user turns are prompts.")],
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a draft's Hub id.")
+    ] = None,
     compare: Annotated[
         list[str] | None, typer.Option(help="Another draft, NAME=FOLDER; repeatable.")
     ] = None,
@@ -89,6 +93,13 @@ def measure(
         int | None,
         typer.Option(min=1, help="Tokens drafted a round; each draft's own if not given."),
     ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Probability of being accepted, from 0 to 1, below which a round ends early, 0 "
+            "never; each draft's own if not given.",
+        ),
+    ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the target beside a draft.")] = Dtype.float32,
     min_speedup: Annotated[
         float | None, typer.Option(help="Exit with 1 if the median speed-up is lower.")
@@ -100,6 +111,9 @@ def measure(
     """Measure what a draft gains on this machine, against the target alone and other drafts.
 
     Example: `vtrim measure smollm2 draft test.jsonl --limit 20 -o report`
+
+    A published draft of a branch, without rounds that end early:
+    `vtrim measure smollm2 me/smollm2-drafts test.jsonl --revision sql --threshold 0`
     """
     from .steps import measure_draft, read_prompts
 
@@ -110,13 +124,22 @@ def measure(
         if others.setdefault(name, path) != path:
             raise ValueError(f"--compare names {name} twice: give each draft a name of its own")
     judge = NamedModel(target)
+    named = NamedModel(draft, revision=revision)
+    if revision is not None:
+        if not revision.strip() or draft in EMBEDDED or Path(draft).exists():
+            raise ValueError(
+                "--revision is the branch, tag or commit of a draft on the Hub, got "
+                f"{revision!r:.80} for {draft}: leave it out for a folder or an embedded model"
+            )
+        named.pin()  # what is not there is told before the target is loaded
     report = measure_draft(
         judge,
-        NamedModel(draft),
+        named,
         read_prompts(prompts, judge.tokenizer, limit),
         compare={name: NamedModel(path) for name, path in others.items()},
         max_new_tokens=max_new_tokens,
         draft_length=draft_length,
+        threshold=threshold,
         dtype=str(dtype),
         output=output,
         progress=not quiet,

@@ -34,6 +34,7 @@ OPTIONS = {
     "max_shard_size=": "--max-shard-size",
     "layout=": "--layout ",
     "index=": "--index",
+    "record=": "--record",
 }
 """What the functions behind this command call their arguments, and how they are said here."""
 
@@ -104,6 +105,13 @@ def publish(
     index: Annotated[
         str | None, typer.Option(help="Repository that lists a family's drafts.")
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that notes what was published of a family, to go on from after a cut; else "
+            "one in its folder."
+        ),
+    ] = None,
     endpoint: Annotated[str | None, typer.Option(help="URL of another Hub.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, change nothing on the Hub.")
@@ -153,6 +161,7 @@ def publish(
                 json_,
                 layout=None if layout is None else layout.value,
                 index=index,
+                record=record,
                 license=said or None,
                 target_id=target,
                 language=language or None,
@@ -164,11 +173,12 @@ def publish(
                 progress=not quiet,
             )
         return
-    if index is not None:
-        raise ValueError(
-            "--index lists a family's drafts: write {domain} in the repository's name, or say "
-            "--layout"
-        )
+    for option, value in (("--index lists", index), ("--record notes", record)):
+        if value is not None:
+            raise ValueError(
+                f"{option} a family's drafts: write {{domain}} in the repository's name, or say "
+                "--layout"
+            )
     with _in_options():
         published = publish_draft(
             draft,

@@ -34,7 +34,8 @@ def train(
         str, typer.Argument(help="Chat data, the target's own answers best: a file, folder or id.")
     ],
     vocabulary: Annotated[
-        Path | None, typer.Option(help="Folder that `vtrim search` wrote; for a new draft.")
+        Path | None,
+        typer.Option(help="For a new draft: folder that `vtrim search` wrote; `full`: all ids."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
         "draft"

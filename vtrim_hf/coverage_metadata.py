@@ -11,8 +11,9 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,12 +135,21 @@ def check_metadata(facts: Any) -> None:
             f"$.format_version is {version}, this release reads {FORMAT_VERSION}: upgrade with "
             "`pip install -U vtrim_hf`"
         )
-    check_against(facts, coverage_schema())
+    try:
+        check_against(facts, coverage_schema())
+        _check_together(facts)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; leave that fact out, or make the facts anew with make_metadata"
+        ) from error
+
+
+def _check_together(facts: Mapping[str, Any]) -> None:
+    """Raise unless facts, each of which the schema lets through, fit each other."""
     found = local_path_in(facts)
     if found is not None:
         raise ValueError(
-            f"{found[0]} must not name a place on somebody's machine, got {found[1]!r:.80}: leave "
-            "it out, or give a Hub id"
+            f"{found[0]} must not name a place on somebody's machine, got {found[1]!r:.80}"
         )
     k, width = facts["draft"]["k"], facts["target"]["vocab_size"]
     if k > width:
@@ -154,9 +164,22 @@ def check_metadata(facts: Any) -> None:
     for domain, known in coverage.get("domains", {}).items():
         parts |= {f"$.coverage.domains[{domain!r}].{n}": known[n] for n in PARTS if n in known}
     for place, part in parts.items():
-        low, high = part.get("interval", (0, 1))
-        if low > high:
-            raise ValueError(f"{place}.interval must ascend, got [{low}, {high}]")
+        _check_ascends(f"{place}.interval", part.get("interval", ()))
+    decoding = facts.get("decoding", {})
+    spreads = {"$.decoding.speedup": decoding.get("speedup", {})}
+    for position, other in enumerate(decoding.get("compared", ())):
+        spreads[f"$.decoding.compared[{position}].speedup"] = other["speedup"]
+    for place, spread in spreads.items():
+        for names in (("low", "median", "high"), ("q25", "median", "q75")):
+            _check_ascends(
+                f"{place}: {', '.join(names)}", [spread[n] for n in names if n in spread]
+            )
+
+
+def _check_ascends(place: str, values: Sequence[float]) -> None:
+    # Equal figures that were computed in two ways may differ in their last digit.
+    if any(later < earlier * (1 - 1e-9) for earlier, later in pairwise(values)):
+        raise ValueError(f"{place} must ascend, got {list(values)}")
 
 
 def parse(text: str | bytes) -> dict[str, Any]:

@@ -109,7 +109,8 @@ def _check_members(
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    # A whole number may be too large for `isfinite`.
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def _is_whole(value: Any) -> bool:

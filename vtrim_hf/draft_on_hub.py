@@ -83,13 +83,13 @@ class DraftOnHub:
             author: user or organization that published it.
             k_max: most kept ids.
             license: identifier of the licence.
-            kwargs: what `from_pretrained` takes, `token` among it; not `revision` and
-                `subfolder`, which the choice decides.
+            kwargs: what `from_pretrained` takes, `token` among it; not what the choice decides
+                (`revision`, `subfolder`), nor another place to ask.
 
         Raises:
             ImportError: if `vtrim_hf` is not installed, only the code that it ships.
             ValueError: if no published draft fits; the text says what there is instead.
-            OSError: if the Hub does not answer.
+            OSError: if the Hub does not answer; the text names what is in the cache.
 
         Example:
             ```python
@@ -97,11 +97,12 @@ class DraftOnHub:
             target.generate(**inputs, assistant_model=draft)
             ```
         """
-        for name in ("revision", "code_revision", "subfolder"):
-            if kwargs.get(name) is not None:
+        for name in ("revision", "code_revision", "subfolder", "endpoint", "local_files_only"):
+            if kwargs.get(name):
                 raise ValueError(
-                    f"from_hub_for chooses the draft and its commit, so it takes no {name}: name "
-                    "the draft's repository with from_pretrained instead"
+                    "from_hub_for lets the Hub of HF_ENDPOINT choose the draft and its commit, so "
+                    f"it takes no {name}, got {kwargs[name]!r:.80}: name the draft's repository "
+                    "with from_pretrained instead"
                 )
         catalogue = _installed("catalogue", "finding a published draft")
         found = catalogue.best_draft(

@@ -1,20 +1,15 @@
-"""A folder of drafts of one target, one a domain: what lies in it, what was published of it."""
+"""A folder of drafts of one target, one a domain: what lies in it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .coverage_metadata import COVERAGE_JSON, parse
-from .hub_errors import PublishError
-from .vocabulary_files import write_atomically
-
-RECORD = ".vtrim-family.json"
-"""Names what the drafts of a folder were published as, so that a later run may go on."""
+from .hub_arguments import check_place
 
 _CONFIG = "config.json"
 _REPORT = "measure/decode_report.json"
@@ -46,11 +41,18 @@ def drafts_in(drafts: str | Path | Mapping[str, str | Path]) -> dict[str, Family
         Drafts by domain, ascending.
 
     Raises:
+        TypeError: if it is neither a path nor paths by domain.
         ValueError: if there are none, or they are drafts of several targets.
     """
+    way = "give the folder of a run, a folder of drafts, or the drafts' folders by domain"
     if isinstance(drafts, Mapping):
-        places = {str(name): Path(place) for name, place in drafts.items()}
+        for name, place in drafts.items():
+            if not (isinstance(name, str) and name.strip()):
+                raise TypeError(f"a domain's name must be a text, got {name!r:.80}: {way}")
+            check_place(f"the draft of {name!r:.80}", place, way)
+        places = {name: Path(place) for name, place in drafts.items()}
     else:
+        check_place("drafts", drafts, way)
         places = _places(Path(drafts))
     found = {}
     for name in sorted(places):
@@ -130,50 +132,3 @@ def _target_id(folder: Path, config: Mapping[str, Any]) -> str | None:
             return told
     name = config.get("target_name")
     return name if isinstance(name, str) else None
-
-
-class FamilyRecord:
-    """Which repositories and branches got their content from a folder.
-
-    Args:
-        folder: the family's; None keeps no record.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._place = None if folder is None else folder / RECORD
-        self._owned: list[list[str]] = []
-        if self._place is not None and self._place.is_file():
-            try:
-                owned = json.loads(self._place.read_text(encoding="utf-8"))["published"]
-                self._owned = [[str(part) for part in entry] for entry in owned]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{self._place} is damaged ({error!r}): remove it, and pass exist_ok=True to "
-                    "add to repositories that exist"
-                ) from error
-
-    def owns(self, endpoint: str, repo_id: str, revision: str | None) -> bool:
-        """Tell whether a branch got its content from here."""
-        return [endpoint, repo_id, revision or ""] in self._owned
-
-    @contextmanager
-    def publishing(self, endpoint: str, repo_id: str, revision: str | None) -> Iterator[None]:
-        """Note a branch as this folder's before it is made, for a kill may follow."""
-        entry = [endpoint, repo_id, revision or ""]
-        if entry in self._owned:
-            yield
-            return
-        self._owned.append(entry)
-        self._save()
-        try:
-            yield
-        except (OSError, TypeError, ValueError) as error:
-            if not (isinstance(error, PublishError) and error.done):
-                self._owned.remove(entry)
-                self._save()
-            raise
-
-    def _save(self) -> None:
-        if self._place is not None:
-            text = json.dumps({"published": self._owned}, indent=2) + "\n"
-            write_atomically(self._place, text.encode())

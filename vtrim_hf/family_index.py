@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .card_words import cell
+from .card_words import cell, visible
 from .coverage_schema import check_against
 from .model_card import LICENSE_FIELDS, renew, split_card
-from .plain_facts import domain_tag
+from .plain_facts import DEFAULT_DOMAIN, domain_tag
 from .published_draft import Covered, PublishedDraft
 
 FAMILY_JSON = "vtrim/family.json"
@@ -114,7 +114,13 @@ def family_card(
     held, text = split_card(existing or "")
     earlier = held.get("tags")
     kept = [earlier] if isinstance(earlier, str) else earlier or []
-    named = [tag for entry in entries if (tag := domain_tag(entry["domain"])) != "default"]
+    # Of what was counted, too: a folder may be called as it likes.
+    domains = [
+        name
+        for entry in entries
+        for name in (entry["domain"], *_counted(drafts.get(entry["domain"])))
+    ]
+    named = [tag for name in domains if (tag := domain_tag(name)) != DEFAULT_DOMAIN]
     front = {name: value for name, value in held.items() if name not in LICENSE_FIELDS}
     front |= {"tags": list(dict.fromkeys([*map(str, kept), *tags, *named])), **license}
     ours = _section(entries, drafts)
@@ -156,9 +162,13 @@ def _section(entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, Publishe
         lines += [
             "# or the best one that is published:",
             f'draft = TrimmedDraftForCausalLM.from_hub_for("{targets[0]}", '
-            f"domain={json.dumps(first['domain'], ensure_ascii=False)})",
+            f"domain={visible(json.dumps(first['domain'], ensure_ascii=False))})",
         ]
     return "\n".join([*lines, "```", "<!-- vtrim:end family -->"])
+
+
+def _counted(draft: PublishedDraft | None) -> tuple[str, ...]:
+    return () if draft is None else draft.domains
 
 
 def _figures(draft: PublishedDraft | None) -> list[str]:

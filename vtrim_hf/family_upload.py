@@ -1,4 +1,4 @@
-"""What a family needs on the Hub beside its drafts: a branch a domain, and the index."""
+"""The index of a family on the Hub: checked before the drafts are published, written after."""
 
 from __future__ import annotations
 
@@ -18,34 +18,6 @@ from .published_draft import PublishedDraft, draft_from_facts
 from .published_files import read_facts, small_file
 
 _LARGEST = 1 << 20  # bytes of an index or a card that are read
-
-
-def make_branch(
-    api: Any, repo_id: str, branch: str, private: bool | None, token: str, done: list[str]
-) -> None:
-    """Make a branch that starts at the repository's first commit, not at the index on main.
-
-    Args:
-        api: a `huggingface_hub.HfApi`.
-        repo_id: the repository, made if it is not there.
-        branch: its name; one that is there stays as it is.
-        private: whether a new repository is private.
-        token: of the Hub.
-        done: what was done is added to it.
-
-    Raises:
-        PublishError: if the Hub refuses.
-    """
-    place = look_at(api, repo_id, branch, token)
-    if not place.exists:
-        with explained(f"creating {repo_id}", api.endpoint):
-            api.create_repo(repo_id, private=private, token=token)
-        done.append(f"{repo_id} was created")
-    if not place.branch_exists:
-        with explained(f"creating the branch {branch}", api.endpoint):
-            first = list(api.list_repo_commits(repo_id, token=token))[-1].commit_id
-            api.create_branch(repo_id, branch=branch, revision=first, exist_ok=True, token=token)
-        done.append(f"the branch {branch} was created")
 
 
 class IndexUpload:

@@ -7,21 +7,20 @@ last. Whenever it is interrupted, the branch holds the old draft or the whole ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .coverage_metadata import make_metadata
-from .hub_account import MAIN, check_free, check_login, check_name, check_reference, look_at
+from .hub_account import MAIN, check_free, check_login, look_at
+from .hub_arguments import check_publishing, texts
 from .hub_card import check_card, existing_card, license_of_source
-from .hub_errors import AGAIN, PublishError
-from .hub_evaluation import check_eval_results, eval_results_text, write_eval_results
+from .hub_errors import PublishError, our_part
+from .hub_evaluation import eval_results_text, write_eval_results
 from .hub_folder import build_folder
-from .hub_license import check_license
 from .hub_reloading import prove_it_loads
 from .hub_scratch import scratch_folder
+from .hub_source import check_source, load_source, tokenizer_of
 from .hub_upload import Upload, client_bars, is_weights
 from .model_card import license_of, render_card
 from .training_facts import training_beside
@@ -74,7 +73,7 @@ def publish(
     training: Any = None,
     target_id: str | None = None,
     draft_id: str | None = None,
-    datasets: Iterable[str] = (),
+    datasets: str | Iterable[str] = (),
     eval_results: Sequence[Mapping[str, str]] = (),
     license: str | Mapping[str, str] | None = None,
     language: str | Iterable[str] | None = None,
@@ -106,14 +105,16 @@ def publish(
         draft_id: Hub id of the model whose head was cut.
         datasets: Hub ids of the data that was counted.
         eval_results: recorded figures for benchmarks on the Hub, each a mapping with `dataset` (a
-            Hub id), `task`, and `figure` (`"speedup"`, `"acceptance_length"`, ...).
+            Hub id), `task`, and `figure` (`"speedup"`, `"acceptance_length"`, ...). The Hub shows
+            those of main and of pull requests; a branch's go with it, and link to the branch.
         license: of the weights, an identifier of the Hub; for `"other"` a mapping that has
             `license_name` and perhaps `license_link`, too. By default what the published card
             says, or else that of the model that was cut.
         language: codes of languages, for the card.
         tags: more tags, for the card.
         private: whether a new repository is private; None leaves it to the namespace.
-        revision: branch to commit to, made if it is not there; main by default.
+        revision: branch to commit to, main by default. One that is not there starts from the
+            repository's first commit, without main's files, card and licence.
         create_pr: propose the commit as a pull request.
         exist_ok: whether the repository may exist. One that is empty always may.
         tag: name for a tag on the commit.
@@ -143,9 +144,31 @@ def publish(
     """
     from huggingface_hub import HfApi
 
-    check_name(repo_id)
-    _check_arguments(create_pr, revision, tag, license)
-    check_eval_results(eval_results)
+    check_publishing(
+        repo_id=repo_id,
+        search=search,
+        report=report,
+        counts=counts,
+        target_id=target_id,
+        draft_id=draft_id,
+        eval_results=eval_results,
+        license=license,
+        private=private,
+        revision=revision,
+        create_pr=create_pr,
+        exist_ok=exist_ok,
+        tag=tag,
+        token=token,
+        endpoint=endpoint,
+        commit_message=commit_message,
+        commit_description=commit_description,
+        max_shard_size=max_shard_size,
+        dry_run=dry_run,
+        progress=progress,
+    )
+    check_source(draft, tokenizer)
+    given = {"datasets": datasets, "language": language, "tags": tags}
+    named = {name: texts(name, value) for name, value in given.items()}
     api = HfApi(endpoint=endpoint)
     with _Bar(7, progress) as bar, scratch_folder() as made:
         bar.next("logging in")
@@ -160,10 +183,9 @@ def publish(
             tag=tag,
         )
         bar.next("reading the draft")
-        model, source = _load(draft)
-        own_tokenizer = _tokenizer(tokenizer, source)
-        _check_tokenizer(own_tokenizer, model)
-        with _our_part("the draft's facts do not fit"):
+        model, source = load_source(draft)
+        own_tokenizer = tokenizer_of(model, tokenizer, source)
+        with our_part("the draft's facts do not fit"):
             facts = make_metadata(
                 model,
                 search=search,
@@ -171,29 +193,31 @@ def publish(
                 counts=counts,
                 target_id=target_id,
                 draft_id=draft_id,
-                datasets=datasets,
+                datasets=named["datasets"],
                 tokenizer=own_tokenizer,
                 training=training or training_beside(source, model.vocabulary.fingerprint),
                 recorded=model.coverage_metadata,
             )
-            results = eval_results_text(eval_results, facts, repo_id, api.endpoint)
+            results = eval_results_text(eval_results, facts, repo_id, api.endpoint, place.revision)
         bar.next("writing the card")
         card = existing_card(api, place, found_token, source, made)
         said = license or license_of(card) or license_of_source(api, facts, found_token, str(made))
         if not said:
+            new = place.exists and not place.branch_exists
             raise PublishError(
-                "the licence of the weights is not known: no card says it, and it is not guessed",
+                "the licence of the weights is not known: no card says it, and it is not guessed"
+                + (f"; the new branch {place.revision} starts without main's card" if new else ""),
                 "pass license=, an identifier of the Hub such as 'apache-2.0': that of the model "
                 "whose head was cut, of an EAGLE-3 draft its target's",
             )
-        with _our_part("the card cannot be written"):
+        with our_part("the card cannot be written"):
             text = render_card(
                 repo_id,
                 facts,
                 said,
                 existing=card,
-                language=language,
-                tags=[tags] if isinstance(tags, str) else tags or (),
+                language=named["language"] or None,
+                tags=named["tags"],
                 chat=bool(getattr(own_tokenizer, "chat_template", None)),
                 tokenizer=own_tokenizer is not None,
                 endpoint=api.endpoint,
@@ -202,7 +226,7 @@ def publish(
         check_card(api, text, found_token)
         bar.next("saving")
         folder = made / "draft"
-        with _our_part("the draft cannot be saved"):
+        with our_part("the draft cannot be saved"):
             files = build_folder(
                 model,
                 folder,
@@ -214,7 +238,7 @@ def publish(
             )
         files = tuple(sorted((*files, *write_eval_results(folder, results))))
         bar.next("loading it back in a fresh process")
-        with _our_part("the draft does not come back from what would be published"):
+        with our_part("the draft does not come back from what would be published"):
             prove_it_loads(model, folder)
         stale = tuple(name for name in place.files if is_weights(name) and name not in files)
         upload = Upload(
@@ -238,73 +262,6 @@ def publish(
         bar.next("done")
         told, changed = tuple(upload.done), upload.changed
         return Published(repo_id, url, commit, reference, files, stale, tag, False, told, changed)
-
-
-def _check_arguments(create_pr: bool, revision: str | None, tag: str | None, said: Any) -> None:
-    check_license(said)
-    check_reference(revision, "revision")
-    check_reference(tag, "tag")
-    if create_pr and (revision not in (None, "main") or tag is not None):
-        raise ValueError(
-            "a pull request is opened against main and has no tag before it is merged: leave out "
-            "revision= and tag=, or create_pr=True"
-        )
-    if tag is not None and tag == (revision or MAIN):
-        raise ValueError(
-            f"a tag called as the branch, {tag!r}, would be found by nobody: take another name"
-        )
-
-
-def _load(draft: Any) -> tuple[Any, Path | None]:
-    """Return the draft, and the folder that it was loaded from, if it was."""
-    if isinstance(draft, str | Path):
-        folder = Path(draft)
-        if not (folder / "config.json").is_file():
-            raise ValueError(
-                f"a draft is published from a folder that it was saved in, {folder} holds no "
-                "config.json: save one with draft.save_pretrained or `vtrim trim`"
-            )
-        from .modeling_trimmed_draft import TrimmedDraftForCausalLM
-
-        return TrimmedDraftForCausalLM.from_pretrained(folder), folder.absolute()
-    if not hasattr(draft, "coverage_metadata") or not hasattr(draft, "check_kept_ids"):
-        raise TypeError(
-            f"publish takes a TrimmedDraftForCausalLM or its folder, got {type(draft).__name__}: "
-            "cut one with TrimmedDraftForCausalLM.from_draft_model"
-        )
-    return draft, None
-
-
-def _tokenizer(given: Any, source: Path | None) -> Any:
-    from transformers import AutoTokenizer
-
-    if given is not None:
-        return AutoTokenizer.from_pretrained(given) if isinstance(given, str | Path) else given
-    if source is not None and (source / "tokenizer_config.json").is_file():
-        return AutoTokenizer.from_pretrained(source)
-    return None
-
-
-def _check_tokenizer(tokenizer: Any, draft: Any) -> None:
-    from .vocabulary import tokenizer_fingerprint
-
-    if tokenizer is None or draft.config.tokenizer_hash is None:
-        return
-    found = tokenizer_fingerprint(tokenizer)
-    if found != draft.config.tokenizer_hash:
-        raise ValueError(
-            f"the draft is of the tokenizer {draft.config.tokenizer_hash[:12]}, the one given is "
-            f"{found[:12]}: give the target's own, or save it in the draft's folder"
-        )
-
-
-@contextmanager
-def _our_part(what: str) -> Iterator[None]:
-    """Say of a mistake on this side of the network that nothing was changed."""
-    try:
-        yield
-    except ValueError as error:
-        raise PublishError(f"{what}: {error}", f"then {AGAIN}") from error
 
 
 class _Bar:

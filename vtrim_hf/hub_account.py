@@ -28,9 +28,10 @@ class Destination:
         revision: the branch that gets the commit.
         exists: whether the repository is there.
         branch_exists: whether the branch is there.
-        head: commit of the branch, or of main where there is no branch yet; None without a
-            repository.
+        head: commit of the branch; where there is none yet the repository's first one, which a
+            new branch starts from; None without a repository.
         files: what that commit holds.
+        main_files: what main holds.
         tags: names of its tags.
         private: whether only some may see it.
     """
@@ -41,13 +42,18 @@ class Destination:
     branch_exists: bool = False
     head: str | None = None
     files: tuple[str, ...] = ()
+    main_files: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     private: bool = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was published yet, as an interrupted first time leaves it."""
-        return set(self.files) <= _WITHOUT_CONTENT
+        """Whether nothing was published yet, as an interrupted first time leaves it.
+
+        A branch that is not there yet comes into a repository that may be somebody's.
+        """
+        there = self.files if self.branch_exists else (*self.files, *self.main_files)
+        return set(there) <= _WITHOUT_CONTENT
 
 
 def check_name(repo_id: Any) -> None:
@@ -142,6 +148,9 @@ def check_login(api: Any, token: str | bool | None, repo_id: str, *, create_pr: 
 def look_at(api: Any, repo_id: str, revision: str | None, token: str) -> Destination:
     """Find out what is there.
 
+    A branch that is not there will start from the repository's first commit: what main holds, its
+    card and licence among it, is another draft's or an index.
+
     Raises:
         PublishError: if the Hub does not answer, or `revision` is no branch.
     """
@@ -160,16 +169,30 @@ def look_at(api: Any, repo_id: str, revision: str | None, token: str) -> Destina
             raise ValueError(
                 f"revision must be a branch, {branch!r} is a tag of {repo_id}: take another name"
             )
-        has_branch = branch == MAIN or branch in {ref.name for ref in refs.branches}
+        on_main, has_branch = _files(info), branch in {MAIN, *(ref.name for ref in refs.branches)}
         if has_branch and branch != MAIN:
             try:
                 info = api.model_info(repo_id, revision=branch, token=token)
             except RevisionNotFoundError:  # deleted meanwhile
                 has_branch = False
-    files = tuple(sorted(file.rfilename for file in info.siblings or ()))
+        if not has_branch:
+            *_, first = api.list_repo_commits(repo_id, token=token)
+            info = api.model_info(repo_id, revision=first.commit_id, token=token)
     return Destination(
-        repo_id, branch, True, has_branch, info.sha, files, tags, bool(info.private)
+        repo_id,
+        branch,
+        exists=True,
+        branch_exists=has_branch,
+        head=info.sha,
+        files=_files(info),
+        main_files=on_main,
+        tags=tags,
+        private=bool(info.private),
     )
+
+
+def _files(info: Any) -> tuple[str, ...]:
+    return tuple(sorted(file.rfilename for file in info.siblings or ()))
 
 
 def check_free(

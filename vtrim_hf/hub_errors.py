@@ -54,6 +54,15 @@ def explained(
         raise PublishError(f"{doing} failed: {told[0]}", remedy or told[1], done) from error
 
 
+@contextmanager
+def our_part(what: str) -> Iterator[None]:
+    """Say of a mistake on this side of the network that nothing was changed."""
+    try:
+        yield
+    except ValueError as error:
+        raise PublishError(f"{what}: {error}", f"then {AGAIN}") from error
+
+
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that an error is about, None if it is about none."""
     status = getattr(getattr(error, "response", None), "status_code", None)

@@ -3,6 +3,9 @@
 The Hub shows a result where its data set is registered as a benchmark, and nowhere else; whether
 one is, the Hub alone knows. So the user names the data set, and the figure is what was recorded
 with the draft: nobody types it in.
+
+The Hub reads the file of main, and of pull requests to it. On a branch it shows nothing: there the
+file travels with the draft, and its source is the branch's own facts, not those of main.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from .coverage_metadata import COVERAGE_JSON
 from .plain_facts import hub_id
 
 EVAL_RESULTS = ".eval_results/vtrim.yaml"
@@ -54,7 +59,11 @@ def check_eval_results(asked: Any) -> None:
 
 
 def eval_results_text(
-    asked: Sequence[Mapping[str, str]], facts: Mapping[str, Any], repo_id: str, endpoint: str
+    asked: Sequence[Mapping[str, str]],
+    facts: Mapping[str, Any],
+    repo_id: str,
+    endpoint: str,
+    revision: str = "main",
 ) -> str | None:
     """Return the text of `.eval_results/vtrim.yaml`, None if no result is asked for.
 
@@ -63,6 +72,7 @@ def eval_results_text(
         facts: of the draft.
         repo_id: where it is published.
         endpoint: of the Hub.
+        revision: the branch that it is published on; of a pull request, that it is meant for.
 
     Raises:
         ValueError: if a figure was not recorded.
@@ -72,14 +82,16 @@ def eval_results_text(
     import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
+    # The Hub's own links have a slash within a branch's name escaped, too.
+    page = f"{endpoint.rstrip('/')}/{repo_id}/blob/{quote(revision, safe='')}"
     entries = [
         EvalResultEntry(
             dataset_id=one["dataset"],
             task_id=one["task"],
             value=_figure(one["figure"], facts),
             dataset_revision=one.get("revision"),
-            source_url=f"{endpoint.rstrip('/')}/{repo_id}/blob/main/vtrim/coverage.json",
-            source_name="vtrim/coverage.json",
+            source_url=f"{page}/{COVERAGE_JSON}",
+            source_name=COVERAGE_JSON,
             notes=_notes(one["figure"], facts),
         )
         for one in asked

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from .decode_report import DecodeReport
-from .family_folder import FamilyDraft, FamilyRecord, drafts_in
-from .family_upload import IndexUpload, make_branch
+from .family_folder import FamilyDraft, drafts_in
+from .family_names import PLACE, REVISIONS, index_name, layout_of, place_of
+from .family_record import RECORD, FamilyRecord
+from .family_upload import IndexUpload
 from .hub import Published, publish
-from .hub_account import MAIN, check_login, check_name, check_reference, look_at
+from .hub_account import check_login, look_at
+from .hub_arguments import check_access, check_flag, check_place, check_text, texts
 from .hub_errors import PublishError, explained
 from .hub_license import check_license
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
-
-REPOSITORIES, REVISIONS = "repositories", "revisions"
-LAYOUTS = (REPOSITORIES, REVISIONS)
-
-_PLACE = "{domain}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ def publish_family(
     language: str | Iterable[str] | None = None,
     private: bool | None = None,
     exist_ok: bool = False,
+    record: str | Path | None = None,
     token: str | bool | None = None,
     endpoint: str | None = None,
     max_shard_size: int | str | None = None,
@@ -85,7 +84,10 @@ def publish_family(
         target_id: the target's Hub id.
         language: codes of languages, for the cards.
         private: whether new repositories are private.
-        exist_ok: whether repositories may exist. Those that this folder was published to may.
+        exist_ok: whether repositories may exist. Those that `record` names may.
+        record: file that notes what was published from here, so that the same call goes on after
+            it was cut. By default `.vtrim-family.json` in the folder; drafts given by domain have
+            no common folder, so without this they keep no record.
         token: of the Hub.
         endpoint: of the Hub, if it is another.
         max_shard_size: see `save_pretrained`.
@@ -97,9 +99,9 @@ def publish_family(
         What was published.
 
     Raises:
-        ValueError: if an argument is wrong, before anything else is done.
+        TypeError: or ValueError, if an argument is wrong, before anything else is done.
         PublishError: if something does not work; it says what was already done. Called again with
-            the same folder, it goes on.
+            the same record, it goes on.
 
     Example:
         ```python
@@ -109,13 +111,26 @@ def publish_family(
     """
     from huggingface_hub import HfApi
 
-    layout = _layout(layout, repo_id)
-    check_license(license)
+    layout = layout_of(layout, repo_id)
+    _check_arguments(
+        token=token,
+        endpoint=endpoint,
+        license=license,
+        target_id=target_id,
+        private=private,
+        exist_ok=exist_ok,
+        dry_run=dry_run,
+        progress=progress,
+        on_published=on_published,
+    )
+    languages = texts("language", language) or None
+    noted = _record_place(record, drafts)
     found = drafts_in(drafts)
-    places = {name: _place(layout, repo_id, name) for name in found}
-    index_id = _index_name(layout, repo_id, index, [name for name, _ in places.values()])
+    places = {name: place_of(layout, repo_id, name) for name in found}
+    index_id = index_name(layout, repo_id, index, [name for name, _ in places.values()])
     api = HfApi(endpoint=endpoint)
-    record = FamilyRecord(None if isinstance(drafts, Mapping) else Path(drafts))
+    own = FamilyRecord(noted)
+    own.check_writable()
 
     def run(draft: FamilyDraft, *, dry: bool) -> Published:
         name, revision = places[draft.domain]
@@ -125,13 +140,13 @@ def publish_family(
             report=None if draft.report is None else DecodeReport.load(draft.report),
             license=license,
             target_id=target_id,
-            language=language,
+            language=languages,
             tags=[tag for tag in [domain_tag(draft.domain)] if tag != DEFAULT_DOMAIN],
             private=private,
             revision=revision,
             exist_ok=exist_ok
-            or record.owns(api.endpoint, name, revision)
-            or (revision is not None and record.owns(api.endpoint, name, None)),
+            or own.owns(api.endpoint, name, revision)
+            or own.owns(api.endpoint, name, None),  # its main, beside which a branch may come
             token=token,
             endpoint=endpoint,
             max_shard_size=max_shard_size,
@@ -143,7 +158,7 @@ def publish_family(
     for name, draft in found.items():
         with _of_domain(name, []):
             planned[name] = run(draft, dry=True)
-    found_token = check_login(api, token, repo_id.replace(_PLACE, "x"), create_pr=False)
+    found_token = check_login(api, token, repo_id.replace(PLACE, "x"), create_pr=False)
     upload = None
     if index_id is not None:
         check_login(api, token, index_id, create_pr=False)
@@ -155,20 +170,16 @@ def publish_family(
             private=private,
             holds_drafts=layout == REVISIONS,
         )
-        own = exist_ok or record.owns(api.endpoint, index_id, None)
-        own = own or (layout == REVISIONS and _has_only_ours(api, index_id, record, found_token))
-        upload.check([_entry(name, *places[name], None) for name in found], exist_ok=own)
-    steps = [f"{name}: {step}" for name, plan in planned.items() for step in plan.steps]
+        ours = exist_ok or own.owns(api.endpoint, index_id, None)
+        ours = ours or (layout == REVISIONS and _has_only_ours(api, index_id, own, found_token))
+        upload.check([_entry(name, *places[name], None) for name in found], exist_ok=ours)
     if dry_run:
-        told = [*steps, *([f"list them in {index_id}"] if index_id else [])]
+        told = [*_plan(planned), *([f"list them in {index_id}"] if index_id else [])]
         return _result(planned, index_id, None, api, layout, told, dry_run=True)
     done: list[str] = []
     published: dict[str, Published] = {}
     for name, draft in found.items():
-        repo, revision = places[name]
-        with _of_domain(name, done), record.publishing(api.endpoint, repo, revision):
-            if revision is not None:
-                make_branch(api, repo, revision, private, found_token, done)
+        with _of_domain(name, done), own.publishing(api.endpoint, *places[name]):
             published[name] = run(draft, dry=False)
         done += [f"{name}: {step}" for step in published[name].steps]
         if on_published is not None:
@@ -176,69 +187,32 @@ def publish_family(
     commit = None
     if upload is not None and index_id is not None:
         entries = [_entry(name, *places[name], published[name].commit) for name in found]
-        with _of_domain("the index", done), record.publishing(api.endpoint, index_id, None):
+        with _of_domain("the index", done), own.publishing(api.endpoint, index_id, None):
             commit = upload.write(entries, progress=progress)
         done.append(f"{index_id} lists them")
     return _result(published, index_id, commit, api, layout, done)
 
 
-def _layout(layout: str | None, repo_id: Any) -> str:
-    if not isinstance(repo_id, str):
-        raise ValueError(f"repo_id must be a text, NAMESPACE/NAME, got {repo_id!r:.80}")
-    has_place = _PLACE in repo_id
-    layout = layout or (REPOSITORIES if has_place else REVISIONS)
-    if layout == "subfolders":
-        raise ValueError(
-            "drafts cannot be published in subfolders of one repository: Transformers does not "
-            "find a draft's code there, and a repository has one card and one licence; use "
-            "layout='revisions' for one repository with a branch a domain, or "
-            "layout='repositories'"
+def _check_arguments(**given: Any) -> None:
+    check_access(given["token"], given["endpoint"])
+    check_license(given["license"])
+    check_text("target_id", given["target_id"], "leave it out if it has none")
+    for name in ("exist_ok", "dry_run", "progress"):
+        check_flag(name, given[name])
+    check_flag("private", given["private"], or_none=True)
+    if given["on_published"] is not None and not callable(given["on_published"]):
+        raise TypeError(
+            f"on_published must be a function, got {given['on_published']!r:.80}: leave it out "
+            "for none"
         )
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r:.80}")
-    if has_place != (layout == REPOSITORIES):
-        rule = "needs {domain} in" if layout == REPOSITORIES else "takes no {domain} in"
-        example = "me/smollm2-{domain}-draft" if layout == REPOSITORIES else "me/smollm2-drafts"
-        raise ValueError(
-            f"layout={layout!r} {rule} the repository's name, got {repo_id!r:.120}: write e.g. "
-            f"{example!r}"
-        )
-    return layout
 
 
-def _place(layout: str, repo_id: str, domain: str) -> tuple[str, str | None]:
-    """Return repository and branch of a domain's draft."""
-    if layout == REPOSITORIES:
-        name = repo_id.replace(_PLACE, domain)
-        check_name(name)
-        return name, None
-    check_name(repo_id)
-    check_reference(domain, "revision")
-    if domain == MAIN:
-        raise ValueError(
-            "a domain called 'main' can have no branch, the index lies there: rename its folder, "
-            "or use layout='repositories'"
-        )
-    return repo_id, domain
-
-
-def _index_name(
-    layout: str, repo_id: str, index: str | bool | None, taken: list[str]
-) -> str | None:
-    if layout == REVISIONS:
-        if index not in (None, True, repo_id):
-            raise ValueError(
-                "with layout='revisions' the index lies on the repository's main, which is how "
-                f"the branches are found: leave index out, got {index!r:.80}"
-            )
-        return repo_id
-    if index is False:
-        return None
-    name = index if isinstance(index, str) else repo_id.replace(_PLACE, "family")
-    check_name(name)
-    if name in taken:
-        raise ValueError(f"the index needs a name of its own, {name} is a draft's: pass index=")
-    return name
+def _record_place(record: Any, drafts: Any) -> Path | None:
+    """Return where is noted what was published."""
+    if record is not None:
+        check_place("record", record, "leave it out for a file in the folder of the drafts")
+        return Path(record)
+    return Path(drafts) / RECORD if isinstance(drafts, str | Path) else None
 
 
 def _has_only_ours(api: Any, repo_id: str, record: FamilyRecord, token: str) -> bool:
@@ -249,6 +223,16 @@ def _has_only_ours(api: Any, repo_id: str, record: FamilyRecord, token: str) -> 
     with explained(f"looking at {repo_id}", api.endpoint):
         branches = [ref.name for ref in api.list_repo_refs(repo_id, token=token).branches]
     return any(record.owns(api.endpoint, repo_id, name) for name in branches)
+
+
+def _plan(planned: Mapping[str, Published]) -> list[str]:
+    """Return what would be done, in order; a repository of several branches is made once."""
+    steps: list[str] = []
+    made: set[str] = set()
+    for name, plan in planned.items():
+        steps += [f"{name}: {step}" for step in plan.steps if step not in made]
+        made.update(step for step in plan.steps if step.startswith("create "))
+    return steps
 
 
 def _entry(domain: str, repo_id: str, revision: str | None, commit: str | None) -> dict[str, Any]:

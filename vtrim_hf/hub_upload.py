@@ -129,7 +129,9 @@ class Upload:
         branch, said = place.revision, f"the branch {place.revision} was created"
 
         def attempt() -> bool:
-            api.create_branch(place.repo_id, branch=branch, exist_ok=True, token=token)
+            api.create_branch(
+                place.repo_id, branch=branch, revision=place.head, exist_ok=True, token=token
+            )
             return True
 
         def look() -> bool | None:
@@ -140,17 +142,22 @@ class Upload:
             self._once(attempt, look, said)
 
     def _look_at_new(self) -> str:
-        """Return the commit to start from, and refuse a new repository that is not ours."""
+        """Return the commit to start from; refuse a repository or branch that is not ours."""
         place = self.place
         with self._doing(f"looking at {place.repo_id}"):
             info = self.api.model_info(place.repo_id, revision=place.revision, token=self.token)
         names = tuple(file.rfilename for file in info.siblings or ())
         found = Destination(place.repo_id, place.revision, files=names)
         unasked = self.private is not None and self.private != bool(info.private)
+        theirs = None
         if not place.exists and (unasked or not found.is_empty):
+            theirs = place.repo_id
+        elif place.exists and info.sha != place.head:
+            theirs = f"the branch {place.revision}"
+        if theirs is not None:
             # The answer to our request was lost, and theirs was first.
             raise PublishError(
-                f"somebody else created {place.repo_id} meanwhile",
+                f"somebody else created {theirs} meanwhile",
                 "look at what they did, then run it again with exist_ok=True",
             )
         return str(info.sha)

@@ -19,9 +19,9 @@ from transformers import DynamicCache
 from .eagle_body import EagleBody
 
 _DEFAULT_SIZES = 12
-_WARM_UP = 2
+WARM_UP = 2
 # Named `past_key_values` in Transformers 5.23, `cache` from 5.24 on.
-_CACHE_NAMES = ("cache", "past_key_values")
+CACHE_NAMES = ("cache", "past_key_values")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def measure_bandwidth(
     def read() -> None:
         torch.nn.functional.linear(vector, weights)
 
-    times = [_seconds(read, place) for _ in range(rounds + _WARM_UP)][_WARM_UP:]
+    times = [seconds_of_call(read, place) for _ in range(rounds + WARM_UP)][WARM_UP:]
     return weights.numel() * readable.itemsize / float(np.median(times))
 
 
@@ -126,11 +126,11 @@ def time_draft_step(
         order = np.random.default_rng(0)
         head_times: dict[int, list[float]] = {size: [] for size in chosen}
         rest_times: list[float] = []
-        for turn in range(_WARM_UP + rounds):
+        for turn in range(WARM_UP + rounds):
             for size in order.permutation(chosen).tolist():
-                rest = _seconds(step(), device)
-                head = _seconds(_head_step(state, weight[:size], bias, size), device)
-                if turn >= _WARM_UP:
+                rest = seconds_of_call(step(), device)
+                head = seconds_of_call(_head_step(state, weight[:size], bias, size), device)
+                if turn >= WARM_UP:
                     rest_times.append(rest)
                     head_times[size].append(head)
     finally:
@@ -141,7 +141,7 @@ def time_draft_step(
         sizes=chosen,
         head=tuple(never_falling(medians)),
         rest=float(np.median(rest_times)),
-        spreads=tuple(_spread(times) for times in (*head_times.values(), rest_times)),
+        spreads=tuple(spread_of(times) for times in (*head_times.values(), rest_times)),
         device=device,
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         dtype=str(weight.dtype).removeprefix("torch."),
@@ -199,9 +199,9 @@ def _cached_step(
     device = model.get_input_embeddings().weight.device
     context = torch.zeros(batch_size, context_length, dtype=torch.int64, device=device)
     output = body(input_ids=context, use_cache=True)
-    filled = next(output[name] for name in _CACHE_NAMES if name in output)
+    filled = next(output[name] for name in CACHE_NAMES if name in output)
     parameters = inspect.signature(body.forward).parameters
-    cache_name = next(name for name in _CACHE_NAMES if name in parameters)
+    cache_name = next(name for name in CACHE_NAMES if name in parameters)
 
     def make() -> Callable[[], None]:
         # A copy, made outside the timing, as not every cache can be rolled back by a token.
@@ -255,7 +255,8 @@ def _head_step(
     return step
 
 
-def _seconds(call: Callable[[], None], device: torch.device) -> float:
+def seconds_of_call(call: Callable[[], None], device: torch.device) -> float:
+    """Return how long a call takes, its work on the device included."""
     _wait_for(device)
     start = time.perf_counter()
     call()
@@ -268,6 +269,7 @@ def _wait_for(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _spread(times: Sequence[float]) -> float:
+def spread_of(times: Sequence[float]) -> float:
+    """Return half the interquartile range over the median."""
     low, middle, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
     return float((high - low) / (2 * middle))

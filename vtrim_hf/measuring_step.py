@@ -197,6 +197,7 @@ def measure_draft(
     compare: Mapping[str, Loadable] | None = None,
     max_new_tokens: int = 128,
     draft_length: int | None = None,
+    threshold: float | None = None,
     dtype: str = "float32",
     plain_dtypes: Sequence[str] | None = None,
     output: Path | None = None,
@@ -212,6 +213,8 @@ def measure_draft(
         compare: other drafts by name.
         max_new_tokens: tokens generated a prompt.
         draft_length: tokens drafted a round by every draft; each draft's own if None.
+        threshold: probability, from 0 to 1, of all tokens so far being accepted, below which
+            every draft stops a round early, 0 never; each draft's own if None.
         dtype: of target and drafts.
         plain_dtypes: in which the target alone is measured besides its own; None for the default
             of `measure_decoding`.
@@ -221,10 +224,15 @@ def measure_draft(
         on_resumed: called with the number of prompts that were measured before, if any.
 
     Raises:
-        ValueError: as `measure_decoding` documents.
+        ValueError: for a threshold that is no probability, and as `measure_decoding` documents.
     """
     from .measuring import NoGainWarning, measure_decoding
 
+    if threshold is not None and not 0 <= threshold <= 1:  # nan is neither
+        raise ValueError(
+            f"threshold must be a probability from 0 to 1, got {threshold}: 0 never stops a draft "
+            "early, none takes each draft's own"
+        )
     model = target.model(dtype)
     wishes: dict[str, Any] = {}
     if plain_dtypes is not None:
@@ -236,7 +244,7 @@ def measure_draft(
             "target": target.identity,
             "drafts": {name: one.identity for name, one in others.items()},
             "prompts": [list(prompt) for prompt in prompts],
-            "settings": [max_new_tokens, draft_length, dtype, plain_dtypes],
+            "settings": [max_new_tokens, draft_length, threshold, dtype, plain_dtypes],
         }
         kept = _kept_rows(output, model, call)
         if kept.rows and on_resumed is not None:
@@ -252,6 +260,7 @@ def measure_draft(
             compare={name: one.model(dtype) for name, one in (compare or {}).items()},
             max_new_tokens=max_new_tokens,
             num_assistant_tokens=draft_length,
+            assistant_confidence_threshold=threshold,
             progress=progress,
             **wishes,
             on_row=None if kept is None else kept.add,

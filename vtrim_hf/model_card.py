@@ -262,8 +262,7 @@ def _render(
         weak=[name for name, known in domains.items() if known.get("weak")],
         coverage_rows=coverage_rows(facts.get("coverage", {})),
         machine=machine_words(facts.get("decoding", {}).get("machine", {})),
-        # `vtrim measure` takes a draft of a main branch, or a folder.
-        command=measure_command(repo_id if revision is None else "DRAFT_FOLDER", facts),
+        command=measure_command(repo_id, facts, revision),
         training=facts.get("training"),
         settings=setting_rows(facts.get("training", {})),
         curve=curve_words(facts.get("training", {})),

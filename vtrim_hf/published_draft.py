@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
+
+logger = logging.getLogger(__name__)
+
+_MOST_PER_TOKEN = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class PublishedDraft:
         coverage: by domain.
         overall: of all domains together; None if nothing was counted.
         acceptance_length: tokens a verification, where it was measured.
-        speedup: over the target alone, the median over the prompts, where it was measured.
+        speedup: over the target alone, the median over the prompts, where it was measured; None,
+            too, for a figure that cannot be.
         speedup_interval: 95 % interval of that median.
         measured_on: the machine of these figures, and the number of prompts.
         license: as the repository's card says it.
@@ -155,7 +161,7 @@ def draft_from_facts(
     """
     target, draft = facts["target"], facts["draft"]
     coverage, decoding = facts.get("coverage", {}), facts.get("decoding", {})
-    speedup = decoding.get("speedup", {})
+    speedup = _speedup(decoding, repo_id if revision is None else f"{repo_id}@{revision}")
     by_domain = {name: _covered(part) for name, part in coverage.get("domains", {}).items()}
     overall = _covered(coverage)
     if overall is None and len(by_domain) == 1:
@@ -210,6 +216,26 @@ def _covered(part: Mapping[str, Any]) -> Covered | None:
             interval = None if low_high is None else (low_high[0], low_high[1])
             return Covered(part[name]["share"], interval, name == "heldout")
     return None
+
+
+def _speedup(decoding: Mapping[str, Any], name: str) -> Mapping[str, float]:
+    """Return the speed-up that facts tell, nothing for one that nobody can have measured.
+
+    A verification gives so many tokens as the acceptance length says, and takes the target no
+    less time than one token does. Prompts differ, so twice that is let pass.
+    """
+    told: Mapping[str, float] = decoding.get("speedup", {})
+    length = decoding.get("acceptance_length")
+    if told and length is not None and told["median"] > _MOST_PER_TOKEN * length:
+        logger.warning(
+            "%s tells of a speed-up of %g with an acceptance length of %g, which cannot be: its "
+            "speed-up is taken for unknown",
+            name,
+            told["median"],
+            length,
+        )
+        return {}
+    return told
 
 
 def _measured_on(decoding: Mapping[str, Any]) -> str:

@@ -7,11 +7,11 @@ what it holds is checked before it is believed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .coverage_metadata import COVERAGE_JSON, LARGEST_FILE, parse
+from .coverage_metadata import COVERAGE_JSON, LARGEST_FILE, parse, read
 from .draft_on_hub import KEPT_IDS_FILE
 from .hub_errors import AGAIN, PublishError, explained
 from .published_draft import PublishedDraft
@@ -79,6 +79,23 @@ def read_vocabulary(
             f"{draft.fingerprint[:12]}: the draft must be published again"
         )
     return vocabulary
+
+
+def drafts_in_cache(target: str) -> list[tuple[str, str]]:
+    """Return repository and commit of each draft for a target that is on this machine, whole."""
+    from huggingface_hub import constants
+
+    found = []
+    for place in Path(constants.HF_HUB_CACHE).glob(f"models--*--*/snapshots/*/{COVERAGE_JSON}"):
+        snapshot = place.parents[1]
+        if not (any(snapshot.glob("*.safetensors")) and (snapshot / "config.json").is_file()):
+            continue
+        with suppress(OSError, ValueError):  # nobody's fault here: it is only not named
+            known = read(place)["target"].get("id", "")
+            if known.casefold() == target.casefold():
+                name = snapshot.parents[1].name.removeprefix("models--").replace("--", "/")
+                found.append((name, snapshot.name))
+    return sorted(found)
 
 
 def small_file(

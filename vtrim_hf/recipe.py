@@ -194,6 +194,7 @@ class PublishChoice:
         create_pr: propose the change instead of making it.
         exist_ok: write into a repository that is there already.
         despite_missed_goal: publish a draft that missed `min_speedup`, too.
+        index: repository that lists the drafts of several domains; None for none.
     """
 
     repo_id: str
@@ -204,6 +205,7 @@ class PublishChoice:
     create_pr: bool = False
     exist_ok: bool = False
     despite_missed_goal: bool = False
+    index: str | None = None
 
 
 @dataclass(frozen=True)

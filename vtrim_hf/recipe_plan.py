@@ -220,8 +220,12 @@ def _measured(
 
 
 def _published(recipe: Recipe, scope: str | None) -> Piece:
-    settings = {} if recipe.publish is None else asdict(recipe.publish)
+    if recipe.publish is None:
+        raise ValueError("this recipe publishes nothing: it has no section publish")
+    settings = asdict(recipe.publish)
     del settings["despite_missed_goal"], settings["exist_ok"]
+    if settings["index"] is None:  # so that the one draft of a recipe is as it was without
+        del settings["index"]
     needs = ["search", recipe.making, *(["measure"] if recipe.measure is not None else [])]
     return Piece(
         "publish",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from .chat_rows import read_row
 from .named_models import NamedModel
 from .prompt_reading import PromptReader
 from .recipe import Domain, DraftChoice, ModelChoice, Recipe, is_place
-from .recipe_plan import endpoint_of, repo_id
 from .recipe_trainable import check_settings, check_states, check_trainable
 from .recipe_yaml import Mistake, RecipeError
 from .vocabulary import tokenizer_fingerprint
@@ -75,46 +74,6 @@ def open_models(recipe: Recipe) -> tuple[NamedModel, NamedModel | None]:
     if mistakes:
         raise RecipeError(recipe.path, mistakes)
     return target, draft
-
-
-def check_publishing(
-    recipe: Recipe, scopes: Iterable[str | None], owns: Callable[[str, str], bool]
-) -> None:
-    """Make sure that drafts could be published now, before hours of work.
-
-    Args:
-        recipe: the recipe.
-        scopes: of the drafts: a domain, or None for that of all domains.
-        owns: tells of an endpoint and a repository whether it was this run that filled it.
-
-    Raises:
-        RecipeError: if nobody is logged in, or a repository may not be written to.
-    """
-    from huggingface_hub import HfApi
-
-    from .hub_account import check_free, check_login, look_at
-
-    wish, mistakes = recipe.publish, []
-    if wish is None:
-        return
-    endpoint = endpoint_of(recipe)
-    api = HfApi(endpoint=endpoint)
-    for scope in scopes:
-        name = repo_id(recipe, scope)
-        try:
-            token = check_login(api, None, name, create_pr=wish.create_pr)
-            check_free(
-                look_at(api, name, wish.revision, token),
-                api.endpoint,
-                exist_ok=wish.exist_ok or owns(endpoint, name),
-                create_pr=wish.create_pr,
-                private=wish.private,
-                tag=None,
-            )
-        except (OSError, ValueError) as error:
-            mistakes.append(Mistake(recipe.line("publish.repo_id"), f"publish: {error}"))
-    if mistakes:
-        raise RecipeError(recipe.path, mistakes)
 
 
 def _open_model(model: NamedModel) -> None:

@@ -184,7 +184,8 @@ def _draft_lines(draft: Mapping[str, Any]) -> list[str]:
             lines += ["", f"![{Path(plot).stem}]({plot})"]
     if "published" in draft:
         known = draft["published"]
-        lines += ["", f"Published as {known['url']} at {known['commit']}."]
+        listed = f", listed in {known['index']}" if "index" in known else ""
+        lines += ["", f"Published as {known['url']} at {known['commit']}{listed}."]
     return lines
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from .decode_report import DecodeReport
 from .recipe import STEPS, Recipe
 from .recipe_plan import Piece, plan
-from .recipe_preflight import check_publishing, open_models
+from .recipe_preflight import open_models
+from .recipe_publishing import check_publishing
 from .recipe_report import run_summary, summary_markdown, versions
 from .recipe_work import Workshop
 from .run_folder import RunFolder

@@ -146,15 +146,19 @@ def read_publish(top: Section, drafts: str, domains: list[str]) -> PublishChoice
     section = top.section("publish")
     repo_id = section.text("repo_id")
     endpoint = section.text("endpoint", None)
+    create_pr = section.flag("create_pr", False)
+    wrong_id = None if repo_id is None else _wrong_repo_id(repo_id, drafts, domains)
+    named = None if wrong_id else repo_id
     read = PublishChoice(
         repo_id=repo_id or "",
         license=section.text("license") or "",
         private=section.flag("private", None),
         endpoint=endpoint,
         revision=section.text("revision", None),
-        create_pr=section.flag("create_pr", False),
+        create_pr=create_pr,
         exist_ok=section.flag("exist_ok", False),
         despite_missed_goal=section.flag("despite_missed_goal", False),
+        index=_index(section, named, create_pr, drafts, domains),
     )
     section.finish()
     for key, check in (
@@ -175,11 +179,43 @@ def read_publish(top: Section, drafts: str, domains: list[str]) -> PublishChoice
             f"publish.endpoint must begin with http:// or https://, got {endpoint!r}",
             section.line_of("endpoint"),
         )
-    if repo_id is not None:
-        reason = _wrong_repo_id(repo_id, drafts, domains)
-        if reason:
-            section.wrong(f"publish.repo_id {reason}", section.line_of("repo_id"))
+    if wrong_id is not None:
+        section.wrong(f"publish.repo_id {wrong_id}", section.line_of("repo_id"))
     return read
+
+
+def _index(
+    section: Section, repo_id: str | None, create_pr: bool, drafts: str, domains: list[str]
+) -> str | None:
+    """Read which repository lists the drafts; true stands for its usual name, false for none.
+
+    Without a name that the drafts could have there is nothing to list.
+    """
+    from .family_names import PLACE, REPOSITORIES, index_name
+
+    found, line = section.located("index"), section.line_of("index")
+    if repo_id is None or section.is_off("index"):
+        return None
+    if found is not None and not isinstance(found.value, bool | str):
+        section.wrong(f"publish.index must be owner/name, true or false, got {found.kind}", line)
+        return None
+    reason = None
+    if create_pr:
+        reason = "lists what is published, create_pr only proposes: leave one out"
+    elif drafts != PER_DOMAIN or PLACE not in repo_id:
+        reason = "lists one draft a domain: say drafts: per_domain, or leave it out"
+    if reason is not None:
+        if found is not None:
+            section.wrong(f"publish.index {reason}", line)
+        return None
+    if found is None and len(domains) < 2:
+        return None
+    taken = [repo_id.replace(PLACE, name) for name in domains]
+    try:
+        return index_name(REPOSITORIES, repo_id, None if found is None else found.value, taken)
+    except ValueError as error:
+        section.wrong(f"publish.index: {error}", line)
+        return None
 
 
 def _wrong_repo_id(repo_id: str, drafts: str, domains: list[str]) -> str | None:

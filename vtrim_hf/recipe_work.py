@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .decode_report import DecodeReport
 from .named_models import NamedModel
 from .recipe import Domain, DraftChoice, Recipe
 from .recipe_measuring import check_prompts, measure
-from .recipe_plan import Piece, endpoint_of, repo_id
+from .recipe_plan import Piece
+from .recipe_publishing import publish
 from .recipe_rows import KEPT_PROMPTS, divided, held_out_rows, line_of
 from .recipe_training import data_on_hub, train
 from .run_folder import RunFolder, files_in, replaced_folder
-from .search_result import SearchResult
 from .steps import (
-    REPORT_JSON,
     SEARCH_JSON,
     Answering,
     count_domains,
@@ -30,8 +28,6 @@ from .steps import (
 )
 from .token_counts import TokenCounts
 from .vocabulary_files import write_atomically
-
-PUBLISHED_JSON = "published.json"
 
 
 @dataclass
@@ -68,7 +64,7 @@ class Workshop:
             "trim": self._trim,
             "train": lambda piece: train(self, piece),
             "measure": lambda piece: measure(self, piece),
-            "publish": self._publish,
+            "publish": lambda piece: publish(self, piece),
         }
         try:
             return makers[piece.step](piece)
@@ -216,44 +212,6 @@ class Workshop:
             made.save_pretrained(new)
             self.target.tokenizer.save_pretrained(new)
         return _product(place), {"parameters": made.num_parameters()}
-
-    def _publish(self, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
-        from .hub import publish
-
-        wish = self.recipe.publish
-        if wish is None:
-            raise ValueError("this recipe publishes nothing")
-        name = repo_id(self.recipe, piece.scope)
-        search = self.folder.folder_of("search", piece.scope) / SEARCH_JSON
-        report = self.folder.folder_of("measure", piece.scope) / REPORT_JSON
-        endpoint = endpoint_of(self.recipe)
-        with self.folder.publishing(endpoint, name, proposed=wish.create_pr) as own:
-            published = publish(
-                self.folder.folder_of(self.recipe.making, piece.scope),
-                name,
-                search=SearchResult.load(search),
-                report=DecodeReport.load(report) if self.recipe.measure is not None else None,
-                counts=self.counts(piece.scope),
-                license=wish.license,
-                private=wish.private,
-                revision=wish.revision,
-                create_pr=wish.create_pr,
-                exist_ok=wish.exist_ok or own,
-                endpoint=endpoint,
-                progress=self.progress,
-            )
-        facts = {
-            "endpoint": endpoint,
-            "repo_id": name,
-            "url": published.url,
-            "commit": published.commit,
-            "revision": published.revision,
-        }
-        place = self.folder.place(piece)
-        with replaced_folder(place) as new:
-            text = json.dumps(facts, indent=2) + "\n"
-            (new / PUBLISHED_JSON).write_text(text, encoding="utf-8")
-        return _product(place), facts
 
     def plot(self, result: Any, path: Path) -> None:
         """Draw a result, if there is what draws it."""

@@ -9,9 +9,11 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .catalogue import find_drafts
+from .catalogue import check_wishes, find_drafts
+from .hub_arguments import check_access, check_flag, check_text
 from .hub_errors import is_passing, status_of
 from .hub_upload import client_bars
 from .named_models import NamedModel
@@ -49,7 +51,7 @@ class Recommendation:
 
 def recommend_drafts(
     target: str | NamedModel,
-    data: str | Sequence[str] | TokenCounts,
+    data: str | Path | Sequence[str | Path] | TokenCounts,
     *,
     domain: str | None = None,
     author: str | None = None,
@@ -89,7 +91,9 @@ def recommend_drafts(
         The drafts that cover most first; of equal ones the smaller.
 
     Raises:
-        ValueError: if no draft for the target is published, or the data holds nothing to count.
+        TypeError: if `data` or `token` is of another kind.
+        ValueError: for another argument that means nothing; if no draft for the target is
+            published, or the data holds nothing to count.
         OSError: if the Hub does not answer.
 
     Example:
@@ -100,6 +104,17 @@ def recommend_drafts(
     """
     from huggingface_hub import HfApi
 
+    if not isinstance(target, NamedModel | str) or not str(target).strip():
+        raise ValueError(
+            f"target must be a text or a NamedModel, got {target!r:.80}: pass the target's Hub id "
+            "or folder"
+        )
+    check_wishes(None, domain, author=author, license=license, k_max=k_max, limit=limit)
+    check_access(token, endpoint)
+    check_text("split", split, "leave it out for the usual one")
+    check_text("text_column", text_column, "leave it out for conversations")
+    check_flag("progress", progress)
+    sources = _sources(data)
     model = NamedModel(target) if isinstance(target, str) else target
     found = find_drafts(
         model.hub_id,
@@ -117,7 +132,7 @@ def recommend_drafts(
             f"{HfApi(endpoint=endpoint).endpoint}: see `vtrim catalogue`, or make one with "
             "`vtrim count`, `vtrim search` and `vtrim trim`"
         )
-    counts = _counts(model, data, split, text_column, progress, on_skipped)
+    counts = _counts(model, sources, split, text_column, progress, on_skipped)
     tokens = counts.total(_ALL)
     if not tokens:
         raise ValueError("the data holds no token that the target would say: give more of it")
@@ -153,22 +168,42 @@ def recommend_drafts(
     return scored[:limit]
 
 
+def _sources(data: Any) -> TokenCounts | list[str]:
+    """Return the data as names, or as the counts that it is.
+
+    Raises:
+        TypeError: if it is neither.
+        ValueError: if there is none.
+    """
+    from .token_counts import TokenCounts
+
+    if isinstance(data, TokenCounts):
+        return data
+    named = [data] if isinstance(data, str | Path) else data
+    several = isinstance(named, Sequence) and not isinstance(named, bytes | bytearray)
+    if not several or not all(isinstance(one, str | Path) and str(one) for one in named):
+        raise TypeError(
+            "data must be a TokenCounts, or files, folders or Hub ids of chat data, got "
+            f"{data!r:.120}: count rows in memory with TokenCounts.from_dataset first"
+        )
+    if not named:
+        raise ValueError(f"data must name a file, a folder or a Hub id, got {data!r}: give one")
+    return [str(one) for one in named]
+
+
 def _counts(
     model: NamedModel,
-    data: Any,
+    data: TokenCounts | list[str],
     split: str | None,
     text_column: str | None,
     progress: bool,
     on_skipped: Callable[[SkippedRow], None] | None,
 ) -> TokenCounts:
-    from .token_counts import TokenCounts
-
-    if isinstance(data, TokenCounts):
+    if not isinstance(data, list):
         return data
-    sources = [data] if isinstance(data, str) else list(data)
     # Nothing is chosen by this data, so nothing of it needs to be held out.
     return count_domains(
-        [("default", str(source)) for source in sources],
+        [("default", source) for source in data],
         model,
         split=split,
         text_column=text_column,

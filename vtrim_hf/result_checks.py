@@ -33,7 +33,12 @@ def check_result(data: Mapping[str, Any]) -> None:
     sizes = curve["sizes"]
     for name, (holds, rule) in _CURVE_RULES.items():
         _check(f"curve[{name!r}]", curve[name], holds, rule)
+    if data["format"].endswith("/2"):
+        _check_expected(data)
+        worth = curve.get(_WORTH)
+        _check(f"curve[{_WORTH!r}]", worth, _or_none(_list_of(_number)), "numbers or null")
     lines = {name: curve[name] for name in _CURVE_RULES if name not in ("sizes", _BY_DOMAIN)}
+    lines[_WORTH] = curve.get(_WORTH)
     lines |= {f"{_BY_DOMAIN}[{name!r}]": line for name, line in curve[_BY_DOMAIN].items()}
     for name, line in lines.items():
         if line is not None and len(line) != len(sizes):
@@ -46,6 +51,21 @@ def check_result(data: Mapping[str, Any]) -> None:
             f"the search result is damaged: the chosen k={data['k']} is none of the curve's "
             "sizes; search again"
         )
+
+
+def _check_expected(data: Mapping[str, Any]) -> None:
+    """Check what only the objective throughput has."""
+    _check("draft_length", data["draft_length"], _whole, "a whole number from 0 on")
+    _check("expected", data["expected"], _mapping, "an object")
+    expected = data["expected"]
+    for name, (holds, rule) in _EXPECTED_RULES.items():
+        _check(f"expected[{name!r}]", expected[name], holds, rule)
+    for name in ("k", "draft_length"):
+        if expected["chosen"][name] != data[name]:
+            raise ValueError(
+                f"the search result is damaged: expected['chosen'][{name!r}] is "
+                f"{expected['chosen'][name]}, but {name} is {data[name]}; search again"
+            )
 
 
 def _check(name: str, value: Any, holds: Callable[[Any], bool], rule: str) -> None:
@@ -125,8 +145,30 @@ def _lines(value: Any) -> bool:
     return _mapping(value) and all(map(_list_of(_share), value.values()))
 
 
+def _figures(value: Any) -> bool:
+    return _mapping(value) and all(
+        _number(value.get(name)) and value[name] >= 0
+        for name in ("coverage", "tokens_per_round", "tokens_per_second", "speedup")
+    )
+
+
+def _option(value: Any) -> bool:
+    return (
+        _mapping(value)
+        and _whole(value.get("k"), 1)
+        and _whole(value.get("draft_length"))
+        and _figures(value.get("search"))
+        and _or_none(_figures)(value.get("heldout"))
+    )
+
+
+def _plain(value: Any) -> bool:
+    return _mapping(value) and _number(value.get("tokens_per_second"))
+
+
 _LARGEST = 1e300  # an int beyond it fits no float
 _BY_DOMAIN = "domain_coverage"
+_WORTH = "heldout_utility"
 _Rules = dict[str, tuple[Callable[[Any], bool], str]]
 _SHARE = "a share in [0, 1]"
 _PAIR = "an interval [low, high] of shares in [0, 1]"
@@ -150,6 +192,24 @@ _RULES: _Rules = {
     "settings": (_settings, "an object, with min_coverage a share and latency an object"),
     "curve": (_mapping, "an object"),
     "usual": (_or_none(_point), f"{_POINT} or null"),
+}
+
+_ADVICE = ("trim", "do not trim", "do not draft")
+_OPTION = "an object with k, draft_length, and figures of search and heldout"
+
+_EXPECTED_RULES: _Rules = {
+    "advice": (lambda value: value in _ADVICE, f"one of {', '.join(map(repr, _ADVICE))}"),
+    "judged_on": (lambda value: value in ("search", "heldout"), "'search' or 'heldout'"),
+    "plain": (_plain, "an object with tokens_per_second"),
+    "chosen": (_option, _OPTION),
+    "trimmed": (_or_none(_option), f"{_OPTION}, or null"),
+    "full": (_option, _OPTION),
+    "beyond_measured": (lambda value: isinstance(value, bool), "true or false"),
+    "by_length": (_list_of(_option), f"a list of {_OPTION}"),
+    "interval": (
+        lambda value: _list_of(_number)(value) and len(value) == 2 and value[0] <= value[1],
+        "an interval [low, high] of numbers",
+    ),
 }
 
 _DOMAIN_RULES: _Rules = {

@@ -3,34 +3,32 @@
     maximise U(k) = alpha * C(k) + (1 - alpha) * R(k)   subject to   C(k) >= min_coverage
 
 C(k) is the share of the counted tokens that the k most needed ids hold, R(k) the share of a draft
-step's cost that a head of k rows saves.
+step's cost that a head of k rows saves. Or, where it is known how many draft tokens are accepted
+and what a round takes, maximise the expected tokens a second, over k and the draft length
+together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-import numpy as np
-
+from .decoding_model import DecodingModel
 from .kept_ids import whole_ids
 from .latency import LatencyModel
-from .search_curve import FrontPoint, SearchCurve, thinned
+from .search_judging import Choice, judge
 from .search_result import SearchResult
-from .search_space import SearchSpace, build_space, running_coverage
+from .search_space import SearchSpace, build_space
+from .search_throughput import Pair, Throughput, check_arguments
 from .tpe_search import StudyOutcome, run_study
-from .vocabulary import DraftVocabulary
 
-OBJECTIVES = ("utility",)
+OBJECTIVES = ("utility", "throughput")
 METHODS = ("exact", "tpe")
 
 # What the paper's published run fixes (arXiv 2603.05210); it also has no required ids, and its
 # search is TPE with 100 trials and the seed 42, which are the defaults here.
 _PAPER: Mapping[str, Any] = {"alpha": 0.5, "k_min": 50, "k_max": 50_000, "multiple_of": 1}
 _DEFAULTS: Mapping[str, Any] = {"alpha": 0.5, "k_min": 50, "k_max": None, "multiple_of": None}
-
-_USUAL_SIZE = 32_000
-_WEAK = 0.01
 
 
 def search_vocabulary(
@@ -47,6 +45,7 @@ def search_vocabulary(
     method: Literal["exact", "tpe"] | None = None,
     preset: Literal["paper"] | None = None,
     objective: str = "utility",
+    decoding: DecodingModel | None = None,
     trials: int = 100,
     seed: int = 42,
     storage: Any = None,
@@ -59,11 +58,16 @@ def search_vocabulary(
     allowed size and takes the best, which is the optimum for this ranking. `tpe` is the paper's
     search with Optuna (`run_study`); its result says how far it stays behind the exact one.
 
+    With objective="throughput" the draft length is chosen too, and the result may say "do not
+    trim" (then k is V, unless `k_max` forbids it) or "do not draft" (then the draft length is 0):
+    see `SearchResult.expected`. Size and length are those of the search part; the three answers
+    are judged on the held-out part.
+
     Args:
         counts: a `TokenCounts`. Its search part chooses; its held-out part judges.
         latency: what a draft step costs, for a vocabulary of the same target.
         required: ids that must stay, such as `required_token_ids(...)`; they are part of k.
-        alpha: weight of coverage against the saving, in [0, 1].
+        alpha: weight of coverage against the saving, in [0, 1]; throughput has none.
         min_coverage: least coverage of all data, in [0, 1].
         domain_floors: least coverage of each domain: one number for all, or by name.
         k_min: smallest size; lowered to the number of counted and required ids if that is less.
@@ -72,7 +76,8 @@ def search_vocabulary(
             own, which is 64 for a GPU and 1 otherwise.
         method: "exact" or "tpe"; by default "exact", and "tpe" with the preset.
         preset: "paper" for alpha 0.5, k in [50, 50000], any size, no required ids, and TPE.
-        objective: what is maximised: "utility".
+        objective: what is maximised: "utility", or "throughput", the expected tokens a second.
+        decoding: for throughput: what a round of drafting gives and takes, a `DecodingModel`.
         trials: trials that TPE adds to its study, new or stored.
         seed: of TPE.
         storage: where TPE keeps its study: an Optuna URL such as `sqlite:///study.db`, or a
@@ -100,6 +105,9 @@ def search_vocabulary(
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}")
+    check_arguments(
+        objective, decoding, alpha=alpha, preset=preset, usual_alpha=_DEFAULTS["alpha"]
+    )
     limits: dict[str, Any] = {
         "alpha": float(alpha),
         "k_min": int(k_min),
@@ -135,20 +143,29 @@ def search_vocabulary(
         "counts": counts.fingerprint,
         "latency": latency.to_dict(),
     }
-    best = space.best_size()
-    outcome: StudyOutcome | None = None
-    if method == "tpe":
-        outcome = run_study(
-            space,
-            lambda size: float(space.utility[space.position(size)]),
+    if decoding is not None:
+        problem |= {"alpha": None, "decoding": decoding.to_dict()}
+
+    def study(over: SearchSpace, evaluate: Any, draft_lengths: int | None) -> StudyOutcome | None:
+        if method == "exact":
+            return None
+        return run_study(
+            over,
+            evaluate,
             problem,
             trials=trials,
             seed=seed,
             storage=storage,
             study_name=study_name,
             progress=progress,
+            draft_lengths=draft_lengths,
         )
-    size = best if outcome is None else outcome.size
+
+    if decoding is None:
+        choice = _most_useful(space, study)
+    else:
+        weighed = Throughput.of(space, counts, latency, decoding, limits["k_max"])
+        space, choice = weighed.weighed, _fastest(weighed, study)
     settings = {
         **problem,
         "required": {"number": len(wanted), "by_reason": reasons},
@@ -157,9 +174,42 @@ def search_vocabulary(
         "domains": list(counts.domains),
         "exact_for": "one ranking of the ids: required first, then by count, ties by id",
     }
-    if outcome is not None:
+    if choice.outcome is not None:
         settings |= {"trials": trials, "seed": seed}
-    return _result(counts, latency, space, size, best, outcome, settings)
+    return judge(counts, latency, space, choice, settings, decoding)
+
+
+_Study = Callable[[SearchSpace, Callable[..., float], int | None], StudyOutcome | None]
+
+
+def _most_useful(space: SearchSpace, study: _Study) -> Choice:
+    """Choose the size of greatest utility, or the one that a study finds."""
+
+    def utility(size: int) -> float:
+        return float(space.utility[space.position(size)])
+
+    best = space.best_size()
+    outcome = study(space, utility, None)
+    size = best if outcome is None else outcome.size
+    return Choice(size, utility(size), utility(best), outcome)
+
+
+def _fastest(weighed: Throughput, study: _Study) -> Choice:
+    """Choose the size and draft length that promise most tokens a second."""
+    exact = weighed.decide(weighed.best())
+    outcome = study(weighed.space, weighed.value, weighed.model.max_draft_length)
+    decision = exact
+    if outcome is not None and outcome.draft_length is not None:
+        found: Pair = (outcome.size, outcome.draft_length)
+        decision = weighed.decide(found)
+    return Choice(
+        decision.size,
+        decision.utility,
+        exact.utility,
+        outcome,
+        decision,
+        weighed.heldout_utility,
+    )
 
 
 def _with_preset(
@@ -178,121 +228,3 @@ def _with_preset(
                 f"the preset 'paper' sets {name}={_PAPER[name]}, got {value}: leave out either one"
             )
     return dict(_PAPER)
-
-
-def _result(
-    counts: Any,
-    latency: LatencyModel,
-    space: SearchSpace,
-    size: int,
-    best: int,
-    outcome: StudyOutcome | None,
-    settings: dict[str, Any],
-) -> SearchResult:
-    """Judge the chosen size and put everything together."""
-    place = space.position(size)
-    curve = _curve(counts, space)
-    utility = float(space.utility[place])
-    optimum = float(space.utility[space.position(best)])
-    held = curve.heldout_coverage
-    heldout_coverage = None if held is None else float(held[place])
-    provenance = {
-        "made_by": "search_vocabulary",
-        **{name: settings[name] for name in settings if name != "latency"},
-        "latency": {"kind": latency.kind, "unit": latency.unit, **latency.settings},
-        "coverage": float(space.coverage[place]),
-        "heldout_coverage": heldout_coverage,
-        "reduction": float(space.reduction[place]),
-    }
-    vocabulary = DraftVocabulary.from_ids(
-        space.ranked[:size],
-        vocab_size=counts.vocab_size,
-        tokenizer_hash=counts.tokenizer_hash,
-        provenance=provenance,
-    )
-    front = curve.front()
-    interval = counts.coverage_interval(vocabulary, part="search")
-    return SearchResult(
-        k=size,
-        vocabulary=vocabulary,
-        utility=utility,
-        coverage=float(space.coverage[place]),
-        coverage_interval=(float(interval[0]), float(interval[1])),
-        heldout_coverage=heldout_coverage,
-        heldout_interval=_interval(counts, vocabulary, "heldout", None),
-        per_domain=_per_domain(counts, vocabulary, settings["domain_floors"], heldout_coverage),
-        reduction=float(space.reduction[place]),
-        front=tuple(
-            FrontPoint(int(curve.sizes[i]), float(curve.coverage[i]), float(curve.reduction[i]))
-            for i in thinned(front, place)
-        ),
-        gap_to_exact=max(0.0, (optimum - utility) / abs(optimum)) if optimum else 0.0,
-        study=None if outcome is None else outcome.facts,
-        method=settings["method"],
-        settings=settings,
-        curve=curve,
-        usual=_usual_point(counts, latency, space),
-        optuna_study=None if outcome is None else outcome.study,
-    )
-
-
-def _curve(counts: Any, space: SearchSpace) -> SearchCurve:
-    held = running_coverage(counts.array(part="heldout"), space.ranked, space.sizes)
-    domains = counts.domains if len(counts.domains) > 1 else ()
-    return SearchCurve(
-        sizes=space.sizes,
-        coverage=space.coverage,
-        heldout_coverage=None if np.isnan(held).any() else held,
-        reduction=space.reduction,
-        utility=space.utility,
-        feasible=space.feasible,
-        domain_coverage={
-            domain: running_coverage(
-                counts.array(part="search", domain=domain), space.ranked, space.sizes
-            )
-            for domain in domains
-            if counts.total(part="search", domain=domain)
-        },
-    )
-
-
-def _usual_point(counts: Any, latency: LatencyModel, space: SearchSpace) -> FrontPoint | None:
-    """Return where the usual 32,000 most frequent tokens lie, if the target has that many."""
-    if latency.vocab_size < _USUAL_SIZE:
-        return None
-    coverage = running_coverage(counts.array("search"), space.ranked, np.asarray([_USUAL_SIZE]))
-    return FrontPoint(_USUAL_SIZE, float(coverage[0]), latency.reduction(_USUAL_SIZE))
-
-
-def _per_domain(
-    counts: Any,
-    vocabulary: DraftVocabulary,
-    floors: Mapping[str, float],
-    heldout_coverage: float | None,
-) -> dict[str, dict[str, Any]]:
-    """Judge the vocabulary domain by domain, and mark the domains that it serves badly."""
-    part = "search" if heldout_coverage is None else "heldout"
-    whole = counts.coverage(vocabulary, part=part)
-    report: dict[str, dict[str, Any]] = {}
-    for domain in counts.domains:
-        facts: dict[str, Any] = {"floor": floors.get(domain)}
-        for name, prefix in (("search", ""), ("heldout", "heldout_")):
-            total = int(counts.total(part=name, domain=domain))
-            covered = float(counts.coverage(vocabulary, part=name, domain=domain))
-            facts[f"{prefix}tokens"] = total
-            facts[f"{prefix}coverage"] = covered if total else None
-            facts[f"{prefix}interval"] = _interval(counts, vocabulary, name, domain)
-        judged = facts["heldout_coverage"] if facts["heldout_tokens"] else facts["coverage"]
-        least = max(whole - _WEAK, floors.get(domain, 0.0))
-        facts["weak"] = judged is not None and judged < least
-        report[domain] = facts
-    return report
-
-
-def _interval(
-    counts: Any, vocabulary: DraftVocabulary, part: str, domain: str | None
-) -> tuple[float, float] | None:
-    if not counts.total(part=part, domain=domain):
-        return None
-    low, high = counts.coverage_interval(vocabulary, part=part, domain=domain)
-    return float(low), float(high)

@@ -28,9 +28,11 @@ class SearchCurve:
         coverage: float64 [sizes], of the search part.
         heldout_coverage: float64 [sizes], or None if nothing was held out.
         reduction: float64 [sizes], R(k).
-        utility: float64 [sizes], U(k).
+        utility: float64 [sizes], U(k), or the expected speed-up with the best draft length.
         feasible: bool [sizes], whether all floors are met.
         domain_coverage: float64 [sizes] of the search part for each domain, if there are several.
+        heldout_utility: float64 [sizes], expected speed-ups with the held-out part's coverage;
+            None for another objective, or if nothing was held out.
     """
 
     sizes: np.ndarray
@@ -40,6 +42,7 @@ class SearchCurve:
     utility: np.ndarray
     feasible: np.ndarray
     domain_coverage: Mapping[str, np.ndarray] = field(default_factory=dict)
+    heldout_utility: np.ndarray | None = None
 
     def front(self) -> np.ndarray:
         """Return the positions that are not dominated in coverage and reduction, ascending."""
@@ -61,11 +64,12 @@ class SearchCurve:
             self.utility[positions],
             self.feasible[positions],
             {domain: values[positions] for domain, values in self.domain_coverage.items()},
+            None if self.heldout_utility is None else self.heldout_utility[positions],
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the curve as plain JSON types."""
-        held = self.heldout_coverage
+        held, worth = self.heldout_coverage, self.heldout_utility
         return {
             "sizes": self.sizes.tolist(),
             "coverage": self.coverage.tolist(),
@@ -74,12 +78,13 @@ class SearchCurve:
             "utility": self.utility.tolist(),
             "feasible": self.feasible.tolist(),
             "domain_coverage": {d: values.tolist() for d, values in self.domain_coverage.items()},
+            **({} if worth is None else {"heldout_utility": worth.tolist()}),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SearchCurve:
         """Read what `to_dict` gave."""
-        held = data["heldout_coverage"]
+        held, worth = data["heldout_coverage"], data.get("heldout_utility")
         return cls(
             np.asarray(data["sizes"], dtype=np.int64),
             np.asarray(data["coverage"], dtype=np.float64),
@@ -88,6 +93,7 @@ class SearchCurve:
             np.asarray(data["utility"], dtype=np.float64),
             np.asarray(data["feasible"], dtype=bool),
             {d: np.asarray(v, dtype=np.float64) for d, v in data["domain_coverage"].items()},
+            None if worth is None else np.asarray(worth, dtype=np.float64),
         )
 
 

@@ -1,8 +1,9 @@
-"""The picture of a search: what each size covers against what it saves."""
+"""The picture of a search: what each size covers against what it saves, or its speed-up."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,10 @@ def plot_search(result: SearchResult, path: Path, *, title: str | None = None) -
         _draw_domains(right, result)
     else:
         left = figure.subplots()
-    _draw_curve(left, result)
+    if result.expected is None:
+        _draw_curve(left, result)
+    else:
+        _draw_speedups(left, result, result.expected)
     figure.suptitle(title or _title(result), fontsize=11, color=_TEXT)
     known = figure.canvas.get_supported_filetypes()
     kind = path.suffix.removeprefix(".").lower()
@@ -57,6 +61,11 @@ def plot_search(result: SearchResult, path: Path, *, title: str | None = None) -
 
 def _title(result: SearchResult) -> str:
     width = result.vocabulary.vocab_size
+    if result.expected is not None:
+        return (
+            f"{result.expected['advice'].capitalize()}: {result.k:,} of {width:,} tokens, "
+            f"{result.draft_length} drafted a round"
+        )
     return (
         f"Draft vocabulary: {result.k:,} of {width:,} tokens (cut by {1 - result.k / width:.1%})"
     )
@@ -121,6 +130,56 @@ def _draw_curve(axes: Any, result: SearchResult) -> None:
     axes.grid(color="#e5e7eb", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower left", frameon=False, fontsize=9)
+
+
+def _draw_speedups(axes: Any, result: SearchResult, expected: Mapping[str, Any]) -> None:
+    """Draw what is expected of each size, with the draft length that is best for it."""
+    # The whole head stands apart: what lies between was not weighed.
+    cut = np.flatnonzero(result.curve.sizes < expected["full"]["k"])
+    curve = result.curve.at(cut) if cut.size else result.curve
+    feasible = curve.feasible
+    if not feasible.all():
+        axes.plot(curve.sizes, curve.utility, color=_PALE, linewidth=2, label="misses a floor")
+    axes.plot(
+        curve.sizes,
+        np.where(feasible, curve.utility, np.nan),
+        color=_LINE,
+        linewidth=2,
+        label="search part",
+    )
+    if curve.heldout_utility is not None:
+        axes.plot(
+            curve.sizes,
+            curve.heldout_utility,
+            color=_HELD,
+            linestyle=(0, (4, 2)),
+            linewidth=1.5,
+            label="held-out part",
+        )
+    axes.axhline(1.0, color=_TEXT, linewidth=0.9, linestyle=":", label="no draft")
+    part = expected["judged_on"]
+    for name, marker, color in (("full", "s", _USUAL), ("chosen", "o", _CHOSEN)):
+        option = expected[name]
+        label = "whole head" if name == "full" else name
+        axes.plot(
+            option["k"],
+            option[part]["speedup"],
+            marker,
+            color=color,
+            markersize=8,
+            markeredgecolor="white",
+            linestyle="none",
+            zorder=5,
+            label=f"{label}: {option['k']:,} tokens, {option['draft_length']} drafted, "
+            f"{option[part]['speedup']:.2f} times no draft",
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
+    axes.set_xlabel("tokens in the draft's vocabulary")
+    axes.set_ylabel("expected tokens a second, over no draft")
+    axes.grid(color="#e5e7eb", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", edgecolor="none", framealpha=0.9, fontsize=9)
 
 
 def _name_sizes(axes: Any, result: SearchResult, low: float) -> None:

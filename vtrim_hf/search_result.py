@@ -15,6 +15,8 @@ from .search_curve import FrontPoint, SearchCurve, thinned
 from .vocabulary import DraftVocabulary, write_atomically
 
 FORMAT = "vtrim_hf.search_result/1"
+FORMAT_WITH_LENGTH = "vtrim_hf.search_result/2"
+"""What programs that know the first only would take for another utility."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +26,8 @@ class SearchResult:
     Attributes:
         k: its size, required ids included.
         vocabulary: the kept ids; its provenance tells how they were chosen.
-        utility: U(k).
+        utility: U(k). With the objective "throughput" (`settings["objective"]`): the expected
+            tokens a second over those without a draft, on the search part.
         coverage: C(k), share of the search part's tokens that it holds.
         coverage_interval: 95 % bootstrap interval of the coverage, (low, high).
         heldout_coverage: the same share of conversations that the search did not see; None if
@@ -42,6 +45,16 @@ class SearchResult:
         settings: JSON-able arguments of the search.
         curve: the figures of every allowed size.
         usual: the point of the usual 32,000 most frequent tokens, where the target has that many.
+        draft_length: tokens to draft a round, 0 for no draft; None unless the objective is
+            throughput.
+        expected: None unless the objective is throughput. `advice` is "trim", "do not trim" or
+            "do not draft", as `judged_on` the part "heldout", or "search" if nothing was held
+            out. `chosen`, `trimmed` (the best cut head, or None) and `full` (the whole head) have
+            `k`, `draft_length`, and for `search` and `heldout` the `coverage`,
+            `tokens_per_round`, `tokens_per_second` and `speedup` over `plain`. `interval` is what
+            the 95 % interval of the coverage makes of the chosen speed-up, `by_length` the best
+            size for each draft length, and `beyond_measured` says that the length is beyond the
+            positions whose acceptance is known. The reading of prompts is in none of them.
         optuna_study: Optuna's own object after a TPE search; it is not saved.
     """
 
@@ -61,6 +74,8 @@ class SearchResult:
     settings: Mapping[str, Any]
     curve: SearchCurve = field(repr=False)
     usual: FrontPoint | None = None
+    draft_length: int | None = None
+    expected: Mapping[str, Any] | None = None
     optuna_study: Any = field(default=None, repr=False)
 
     @property
@@ -72,8 +87,11 @@ class SearchResult:
         """Return everything but Optuna's object as plain JSON types."""
         chosen = int(np.searchsorted(self.curve.sizes, self.k))
         points = thinned(np.arange(self.curve.sizes.size), chosen)
+        drafting: dict[str, Any] = {}
+        if self.expected is not None:
+            drafting = {"draft_length": self.draft_length, "expected": dict(self.expected)}
         return {
-            "format": FORMAT,
+            "format": FORMAT_WITH_LENGTH if drafting else FORMAT,
             "k": self.k,
             "utility": self.utility,
             "coverage": self.coverage,
@@ -83,6 +101,7 @@ class SearchResult:
             "reduction": self.reduction,
             "gap_to_exact": self.gap_to_exact,
             "method": self.method,
+            **drafting,
             "per_domain": {
                 name: {key: list(v) if isinstance(v, tuple) else v for key, v in facts.items()}
                 for name, facts in self.per_domain.items()
@@ -104,10 +123,10 @@ class SearchResult:
                 field that is not as it must be.
         """
         found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
-        if found != FORMAT:
+        if found not in (FORMAT, FORMAT_WITH_LENGTH):
             raise ValueError(
-                f"a search result says format={FORMAT!r}, got {found!r}: make one with "
-                "SearchResult.save or `vtrim search`"
+                f"a search result says format={FORMAT!r} or {FORMAT_WITH_LENGTH!r}, got "
+                f"{found!r}: make one with SearchResult.save or `vtrim search`"
             )
         try:
             check_result(data)
@@ -132,6 +151,8 @@ class SearchResult:
                 settings=data["settings"],
                 curve=SearchCurve.from_dict(data["curve"]),
                 usual=data["usual"] and FrontPoint(*data["usual"]),
+                draft_length=data.get("draft_length"),
+                expected=data.get("expected"),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the search result is damaged: {error!r}") from error
@@ -180,6 +201,7 @@ class SearchResult:
         conversations. Marked are the chosen size, the usual 32,000, and the least coverage that
         was asked for, if any. With several domains, bars beside it show how much of each the
         chosen vocabulary covers, with 95 % intervals and floors, the weak ones in another colour.
+        With the objective "throughput" the line is the expected speed-up of every size.
 
         Args:
             path: where to; the ending says the format, such as `.png` or `.svg`.

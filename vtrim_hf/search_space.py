@@ -8,7 +8,7 @@ then read off. That is exact for this one order of the ids.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,8 @@ class SearchSpace:
         reduction: float64 [sizes], share of a step's cost that is saved.
         utility: float64 [sizes], `alpha * coverage + (1 - alpha) * reduction`.
         floors: coverage, of all data first and then of domains, that must be reached.
-        step: distance between the sizes.
+        step: distance between the sizes; the whole head, if `with_whole_head` added it, may lie
+            further off.
     """
 
     ranked: np.ndarray
@@ -82,7 +83,7 @@ class SearchSpace:
 
     def position(self, size: int) -> int:
         """Return where a size stands among the sizes."""
-        return (size - int(self.sizes[0])) // self.step
+        return int(np.searchsorted(self.sizes, size))
 
     def best_size(self) -> int:
         """Return the size of greatest utility that meets every floor, the smallest of equals."""
@@ -138,6 +139,32 @@ def build_space(
         utility=alpha * coverage + (1.0 - alpha) * reduction,
         floors=tuple(floors),
         step=multiple_of,
+    )
+
+
+def with_whole_head(space: SearchSpace, counts: Any, latency: LatencyModel) -> SearchSpace:
+    """Return the space with the head that has a row for every id as its last size.
+
+    It is weighed by no utility, so that of the new space is nan there.
+    """
+    width = min(counts.vocab_size, latency.vocab_size)
+    if space.sizes[-1] == width:
+        return space
+    others = np.setdiff1d(np.arange(counts.vocab_size), space.ranked)
+    ranked = np.concatenate([space.ranked, others])[:width]
+    sizes = np.append(space.sizes, width)
+
+    def covered(domain: str | None) -> np.ndarray:
+        return running_coverage(counts.array(part="search", domain=domain), ranked, sizes)
+
+    return replace(
+        space,
+        ranked=ranked,
+        sizes=sizes,
+        coverage=covered(None),
+        reduction=1.0 - latency.costs(sizes) / latency.cost(latency.vocab_size),
+        utility=np.append(space.utility, np.nan),
+        floors=tuple(replace(floor, coverage=covered(floor.domain)) for floor in space.floors),
     )
 
 

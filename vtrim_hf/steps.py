@@ -252,7 +252,8 @@ def trim_draft(
         target: the model that will verify.
         layers: keep the first layers only.
         dtype: of the draft's weights.
-        draft_length: tokens drafted a round, stored with the draft.
+        draft_length: tokens drafted a round, stored with the draft; by default the number that
+            the search chose, if it chose one.
         counts: what was searched, for the tokens that are missed most.
         datasets: Hub ids of the data that was counted.
 
@@ -281,12 +282,16 @@ def trim_draft(
     made: TrimmedDraftForCausalLM = TrimmedDraftForCausalLM.from_draft_model(
         draft.model(dtype), kept, layers=layers
     )
+    beside = vocabulary / SEARCH_JSON
+    search = SearchResult.load(beside) if beside.is_file() else None
+    if draft_length is None and search is not None:
+        draft_length = search.draft_length or None  # 0 says not to draft, which its user decides
     if draft_length is not None:
         made.generation_config.num_assistant_tokens = draft_length
-    if (vocabulary / SEARCH_JSON).is_file():
+    if search is not None:
         made.coverage_metadata = make_metadata(
             made,
-            search=SearchResult.load(vocabulary / SEARCH_JSON),
+            search=search,
             counts=counts,
             target_id=target.hub_id,
             draft_id=draft.hub_id,

@@ -14,7 +14,8 @@ from typing import Any
 
 from .search_space import SearchSpace
 
-Evaluate = Callable[[int], float]
+Evaluate = Callable[..., float]
+"""The objective, to be maximised: of a size, or of a size and a draft length."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,13 @@ class StudyOutcome:
         size: the best size that meets every constraint.
         facts: JSON-able summary.
         study: Optuna's own object.
+        draft_length: the best with that size, if draft lengths were searched too.
     """
 
     size: int
     facts: Mapping[str, Any]
     study: Any
+    draft_length: int | None = None
 
 
 def run_study(
@@ -42,11 +45,12 @@ def run_study(
     storage: Any = None,
     study_name: str = "vtrim",
     progress: bool = True,
+    draft_lengths: int | None = None,
 ) -> StudyOutcome:
     """Add trials to a study, new or stored, and return the best of all of its trials.
 
     Every trial states its constraints before its value, so that none passes for feasible by saying
-    nothing. A size is evaluated once, however often it is proposed. The sampler's seed is `seed`
+    nothing. A point is evaluated once, however often it is proposed. The sampler's seed is `seed`
     plus the number of trials that the study has already: the same calls give the same trials, and
     a study that goes on does not repeat the points it began with.
 
@@ -55,13 +59,15 @@ def run_study(
 
     Args:
         space: the sizes and their floors.
-        evaluate: the objective, to be maximised, of a size.
+        evaluate: the objective, to be maximised, of a size; with `draft_lengths` of a size and a
+            draft length.
         problem: JSON-able facts that the objective and the space depend on.
         trials: trials to add.
         seed: of the sampler.
         storage: an Optuna URL, such as `sqlite:///study.db`, a storage object, or None.
         study_name: what the study's name begins with.
         progress: show a progress bar.
+        draft_lengths: search the draft length too, from 1 to this.
 
     Raises:
         ValueError: for fewer than one trial, or a storage that is no URL.
@@ -81,14 +87,15 @@ def run_study(
         before = len(study.trials)
         study.sampler = optuna.samplers.TPESampler(seed=seed + before)
         known = _known_values(study)
-        evaluated: dict[int, float] = dict(known)
-        objective = _objective(space, evaluate, evaluated)
+        evaluated = dict(known)
+        objective = _objective(space, evaluate, evaluated, draft_lengths)
         smallest = int(space.sizes[space.feasible][0])
-        if not space.feasible.all() and smallest not in known:
+        if not space.feasible.all() and smallest not in {size for size, *_ in known}:
             study.enqueue_trial({"vocab_size": smallest})
         study.optimize(objective, n_trials=trials, show_progress_bar=progress)
         # Never from a summary: those pass over constraints.
         best = study.best_trial
+        size, length = best.params["vocab_size"], best.params.get("draft_length")
         facts = {
             "name": name,
             "storage": _without_password(storage),
@@ -96,16 +103,18 @@ def run_study(
             "trials_before": before,
             "trials": len(study.trials),
             "evaluations": len(evaluated) - len(known),
-            "distinct_sizes": len(evaluated),
+            "distinct_sizes": len({size for size, *_ in evaluated}),
             "best_trial": best.number,
-            "best_size": int(best.params["vocab_size"]),
+            "best_size": int(size),
             "best_utility": best.value,
             "smallest_feasible": smallest,
         }
+        if length is not None:
+            facts["best_draft_length"] = int(length)
     finally:
         optuna.logging.set_verbosity(verbosity)
         close()
-    return StudyOutcome(int(best.params["vocab_size"]), facts, study)
+    return StudyOutcome(int(size), facts, study, None if length is None else int(length))
 
 
 def space_hash(problem: Mapping[str, Any]) -> str:
@@ -114,8 +123,14 @@ def space_hash(problem: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_Point = tuple[int, ...]  # a size, and a draft length where those are searched
+
+
 def _objective(
-    space: SearchSpace, evaluate: Evaluate, evaluated: dict[int, float]
+    space: SearchSpace,
+    evaluate: Evaluate,
+    evaluated: dict[_Point, float],
+    draft_lengths: int | None,
 ) -> Callable[[Any], float]:
     low, high = int(space.sizes[0]), int(space.sizes[-1])
 
@@ -123,19 +138,28 @@ def _objective(
         size = int(trial.suggest_int("vocab_size", low, high, step=space.step))
         for floor in space.floors:
             trial.set_constraint(floor.key, floor.violation(space.position(size)))
-        if size not in evaluated:
-            evaluated[size] = float(evaluate(size))
-        return evaluated[size]
+        point: _Point = (size,)
+        if draft_lengths is not None:
+            point = (size, int(trial.suggest_int("draft_length", 1, draft_lengths)))
+        if point not in evaluated:
+            evaluated[point] = float(evaluate(*point))
+        return evaluated[point]
 
     return objective
 
 
-def _known_values(study: Any) -> dict[int, float]:
-    """Read what a stored study evaluated already, by size."""
+def _known_values(study: Any) -> dict[_Point, float]:
+    """Read what a stored study evaluated already, by point."""
     from optuna.trial import TrialState
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return {int(trial.params["vocab_size"]): float(trial.value) for trial in done}
+    names = ("vocab_size", "draft_length")
+    return {
+        tuple(int(trial.params[name]) for name in names if name in trial.params): float(
+            trial.value
+        )
+        for trial in done
+    }
 
 
 def _open_storage(storage: Any) -> tuple[Any, Callable[[], None]]:

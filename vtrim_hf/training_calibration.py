@@ -9,10 +9,8 @@ import numpy as np
 import torch
 
 from .calibrating import NothingProposedError, calibrate_confidence
-from .confidence import THRESHOLD
 
 _NEW_TOKENS = 64
-_THRESHOLD = 0.2  # README has what several thresholds gave
 
 
 def calibrate_on_held_out(
@@ -20,7 +18,7 @@ def calibrate_on_held_out(
 ) -> dict[str, Any] | None:
     """Calibrate a draft on the beginnings of held-out sequences, see `calibrate_confidence`.
 
-    The draft ends early below a threshold of its own from then on.
+    Nothing changes until somebody sets a threshold, which then means a probability.
 
     Args:
         draft: trained, in the dtype that it is saved in.
@@ -56,6 +54,4 @@ def calibrate_on_held_out(
         return {"skipped": str(error)}
     finally:
         draft.to(place)
-    # What a calibrated draft is unsure of is worth trying: a step costs little.
-    setattr(draft.generation_config, THRESHOLD, _THRESHOLD)
     return {"prompts": len(found), **asdict(done)}

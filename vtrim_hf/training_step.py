@@ -76,8 +76,8 @@ def train_draft(
         target: the model that will verify.
         data: file, folder or Hub id of chat data, or several that are read one after another.
         output: where the draft will be saved, by the caller.
-        vocabulary: a folder that holds one, and `search.json` if it came out of a search; not
-            needed for a draft that is trained on.
+        vocabulary: a folder that holds one, and `search.json` if it came out of a search; `full`
+            for all of the target's ids; not needed for a draft that is trained on.
         start: a draft to train on, whose vocabulary stays.
         evaluation: the same, to choose the best checkpoint by; a part of `data` if None.
         layers: which three of the target's hidden states are read; see `for_target`.

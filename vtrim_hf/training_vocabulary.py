@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .vocabulary import DraftVocabulary
 
 
+FULL = "full"
+"""Instead of a folder: all of the target's ids, to hold a trimmed draft against."""
+
+
 def checked_vocabulary(
     target: NamedModel,
     folder: Path | None,
@@ -22,7 +26,7 @@ def checked_vocabulary(
 
     Args:
         target: the model that will verify.
-        folder: that holds a vocabulary; not needed with `start`.
+        folder: that holds a vocabulary, or `FULL` for all ids; not needed with `start`.
         start: a draft to train on.
         layers: which of the target's hidden states are read.
 
@@ -33,7 +37,14 @@ def checked_vocabulary(
     from .eagle_target import target_facts
     from .vocabulary import DraftVocabulary, tokenizer_fingerprint
 
-    given = None if folder is None else DraftVocabulary.load(folder)
+    given = None
+    if folder is not None and (str(folder) != FULL or folder.exists()):
+        given = DraftVocabulary.load(folder)
+    elif folder is not None:
+        every = range(target.vocab_size)
+        given = DraftVocabulary.from_ids(
+            every, vocab_size=target.vocab_size, tokenizer=target.tokenizer
+        )
     if given is None and start is None:
         raise ValueError(
             "a new draft needs a vocabulary: name the folder that `vtrim search` wrote, or a "

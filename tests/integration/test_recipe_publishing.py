@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from hub_client import point_client_at
 from recipes import RECIPE, make_recipe_folder
 from tiny_models import perturbed
-from vtrim_hf import TrimmedDraftForCausalLM
+from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
+from vtrim_hf.family_index import FAMILY_JSON, parse_family
 from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.recipe import load_recipe
 from vtrim_hf.recipe_runner import RunReport, run_recipe
@@ -106,7 +107,7 @@ def test_a_killed_publication_goes_on_and_other_hubs_are_others(
         point_client_at(monkeypatch, hub, tmp_path / "cache")
         api = HfApi(endpoint=hub.endpoint, token=hub.token)
         with monkeypatch.context() as patch:  # after the commit, before it is recorded
-            patch.setattr("vtrim_hf.recipe_work.replaced_folder", made_then(killed))
+            patch.setattr("vtrim_hf.recipe_publishing.replaced_folder", made_then(killed))
             with pytest.raises(KeyboardInterrupt):
                 run()
         assert "README.md" in api.list_repo_files("user/sql-draft")
@@ -135,3 +136,60 @@ def test_a_killed_publication_goes_on_and_other_hubs_are_others(
         assert report.pieces[-1].reason == "changed: endpoint"
         assert statuses(report)["publish"] == "done"
         assert "README.md" in other.list_repo_files("user/sql-draft")
+
+
+def test_drafts_of_several_domains_are_published_with_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets its line once it is published, so the index is right wherever a run is cut."""
+    make_recipe_folder(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    text = RECIPE[: RECIPE.index("measure:")].replace(
+        "domains:\n", "drafts: per_domain\ndomains:\n"
+    )
+    text += "measure: false\n" + PUBLISH.replace("sql-draft", "x-{domain}")
+    path.write_text(text, encoding="utf-8")
+
+    def run(**options: Any) -> RunReport:
+        return run_recipe(load_recipe(path), tmp_path / "run", progress=False, **options)
+
+    with LocalHub(tmp_path / "hub", xet=False) as hub:
+        point_client_at(monkeypatch, hub, tmp_path / "cache")
+        monkeypatch.setattr("vtrim_hf.hub.prove_it_loads", lambda draft, folder: None)
+        api = HfApi()
+        # The index's name is somebody's: said before any work.
+        api.create_repo("user/x-family")
+        api.upload_file(
+            repo_id="user/x-family", path_in_repo="theirs.txt", path_or_fileobj=b"mine"
+        )
+        with pytest.raises(ValueError, match=r"publish: user/x-family exists already"):
+            run()
+        assert not (tmp_path / "run" / "count").exists()
+        api.delete_repo("user/x-family")
+
+        # The second draft's line of the index is cut off.
+        hub.faults.add("POST", "user/x-b/commit/main", status=503, times=None)
+        with pytest.raises(OSError, match="uploading failed"):
+            run()
+        hub.faults.clear()
+        listed = parse_family(hub.read("user/x-family", FAMILY_JSON))["drafts"]
+        assert [entry["repo_id"] for entry in listed] == ["user/x-a"]
+        report = run()
+        assert statuses(report)["publish a"] == "kept"
+        assert statuses(report)["publish b"] == "done"
+        listed = parse_family(hub.read("user/x-family", FAMILY_JSON))["drafts"]
+        assert {entry["domain"]: (entry["repo_id"], entry["commit"]) for entry in listed} == {
+            name: (f"user/x-{name}", str(api.model_info(f"user/x-{name}").sha))
+            for name in ("a", "b")
+        }
+        assert "`user/x-b`" in hub.read("user/x-family", "README.md").decode()
+        assert report.summary is not None
+        assert report.summary["drafts"][0]["published"]["index"] == "user/x-family"
+        told = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+        assert "listed in user/x-family." in told
+        assert {draft.repo_id for draft in find_drafts(domain="b")} == {"user/x-b"}
+        assert set(statuses(run()).values()) == {"kept"}
+
+        # Without an index nothing is made anew but what tells of it.
+        path.write_text(text + "  index: false\n", encoding="utf-8")
+        assert run(dry_run=True).pieces[-1].reason == "changed: index"

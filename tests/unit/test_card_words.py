@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vtrim_hf.card_words import (
+    FILTERS,
+    cell,
     coverage_rows,
     curve_words,
+    is_seen,
     machine_words,
     measure_command,
     setting_rows,
+    visible,
 )
 
 
@@ -68,6 +75,54 @@ def test_a_command_names_only_what_was_set() -> None:
     facts: dict[str, Any] = {"target": {}, "decoding": {"prompts": 3, "settings": {}}}
     assert measure_command("me/x", facts) == "vtrim measure TARGET me/x PROMPTS --limit 3"
     assert measure_command("me/x", {"target": {}}) is None
+
+
+def test_a_command_measures_a_branch_and_with_its_threshold() -> None:
+    decoding = {"prompts": 3, "settings": {}, "assistant_confidence_threshold": 0.0}
+    command = measure_command("me/x", {"target": {"id": "me/t"}, "decoding": decoding}, "a;b")
+    assert command == "vtrim measure me/t me/x PROMPTS --revision 'a;b' --limit 3 --threshold 0.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\u202eabc\u2066", r"`\u202eabc\u2066`"),
+        ("a\u200bb\u200d\ufeff", r"`a\u200bb\u200d\ufeff`"),
+        ("\u00a0\u2028\u3164\u2800", r"`\u00a0\u2028\u3164\u2800`"),
+        ("\U000e0041\ufe0f", r"`\U000e0041\ufe0f`"),
+        ("\u0301e", r"`\u0301e`"),
+        ("\x00\x1b[31m\n\t", r"`\u0000\u001b[31m\n\t`"),
+        (r"\u202e", r"`\\u202e`"),
+        ("\\", r"`\\`"),
+        ("\\|", r"`\\\|`"),
+        ("a|b", r"`a\|b`"),
+        ("``a`", "``` ``a` ```"),
+        ("<script>&amp;", "`<script>&amp;`"),
+        ("", ""),
+        ("é 数学 ❤", "`é 数学 ❤`"),
+    ],
+)
+def test_a_token_is_shown_as_it_is(text: str, shown: str) -> None:
+    """Nothing in it breaks a table, hides, or moves what stands beside it."""
+    assert FILTERS["token"](text) == shown
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1, max_size=20))
+def test_no_token_leaves_its_cell(text: str) -> None:
+    shown = FILTERS["token"](text)
+    assert all(is_seen(sign) for sign in shown)
+    fence = shown[: len(shown) - len(shown.lstrip("`"))]
+    assert shown.endswith(fence)
+    assert shown.count(fence) >= 2
+    assert fence not in re.findall(r"`+", shown[len(fence) : -len(fence)])
+    assert not re.search(r"(?<!\\)(?:\\\\)*\|", shown), "each bar has a backslash of its own"
+
+
+def test_a_name_neither_hides_nor_turns_its_row() -> None:
+    assert cell("a\u202eb\u200b|<b>") == r"a\\u202eb\\u200b\|\<b\>"
+    assert visible("plain text") == "plain text"
+    assert visible("") == ""
 
 
 def test_other_words() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import HfApi, constants
+from huggingface_hub import HfApi, constants, snapshot_download
 from safetensors.torch import save
 
 import vtrim_hf
@@ -197,6 +197,37 @@ def test_what_cannot_be_believed_is_left_out(
         assert not [path for path in paths(hub) if path.startswith("/team/bad/resolve")]
 
 
+@pytest.mark.parametrize(
+    "figure", [b"1e9", b"NaN", b"Infinity", b"-1", b"1" + b"0" * 400, b'"fast"', b"true"]
+)
+def test_a_figure_that_cannot_be_neither_wins_nor_stops_the_catalogue(
+    hub: LocalHub, figure: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelve("user/good", make_facts(domains={"sql": 0.9}, speedup=1.5))
+    text = json.dumps(make_facts(domains={"sql": 0.9}, speedup=1.625)).encode()
+    shelve("team/liar", text.replace(b'"median": 1.625', b'"median": ' + figure), tags=["sql"])
+    with caplog.at_level(logging.WARNING):
+        assert names(domain="sql") == ["user/good"]
+        assert best_draft(TARGET, "sql").repo_id == "user/good"
+    assert "team/liar is not listed: $.decoding.speedup.median must be" in caplog.text
+
+
+def test_a_speed_up_that_its_acceptance_length_belies_is_unknown(
+    hub: LocalHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelve("user/good", make_facts(domains={"sql": 0.9}, speedup=1.5))
+    shelve("team/liar", make_facts(domains={"sql": 0.9}, speedup=50))
+    with caplog.at_level(logging.WARNING):
+        first, second = find_drafts(TARGET, "sql")
+    assert (first.repo_id, second.repo_id) == ("user/good", "team/liar")
+    assert (second.speedup, second.speedup_interval) == (None, None)
+    assert second.acceptance_length == 3.5
+    assert (
+        "team/liar tells of a speed-up of 50 with an acceptance length of 3.5, which cannot be"
+        in caplog.text
+    )
+
+
 def test_a_gated_draft_is_left_out(hub: LocalHub, caplog: pytest.LogCaptureFixture) -> None:
     shelve("team/gated", make_facts())
     HfApi().update_repo_settings("team/gated", gated="manual")
@@ -262,11 +293,22 @@ def test_no_server_and_no_network_are_told(hub: LocalHub, monkeypatch: pytest.Mo
         ({"domain": " "}, "domain must be a text"),
         ({"k_max": 0}, "k_max must be a whole number from 1"),
         ({"limit": True}, "limit must be a whole number from 1"),
+        ({"limit": -3}, "limit must be a whole number from 1, got -3, or None"),
+        ({"domain": b"sql"}, "domain must be a text, got b'sql'"),
+        ({"token": 7}, "token must be a text, .* got a int"),
+        ({"token": ""}, "token must be"),
+        ({"endpoint": "hub"}, "endpoint must begin"),
     ],
 )
-def test_arguments_that_mean_nothing(asked: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
+def test_arguments_that_mean_nothing(hub: LocalHub, asked: dict[str, Any], rule: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=rule):
         find_drafts(**asked)
+    if not {"limit", "endpoint"} & {*asked}:
+        wanted: dict[str, Any] = {"target": TARGET, **asked}
+        target = wanted.pop("target")
+        with pytest.raises((TypeError, ValueError), match=rule):
+            TrimmedDraftForCausalLM.from_hub_for(target, **wanted)
+    assert not [*hub.log], "before any request"
 
 
 class TestBest:
@@ -291,10 +333,33 @@ class TestBest:
         with pytest.raises(ValueError, match="there are drafts for: team/target; make one"):
             best_draft("team/none")
 
-    @pytest.mark.parametrize("name", ["revision", "subfolder"])
+    @pytest.mark.parametrize("name", ["revision", "subfolder", "endpoint", "local_files_only"])
     def test_what_is_chosen_cannot_be_given(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"so it takes no {name}"):
             TrimmedDraftForCausalLM.from_hub_for(TARGET, None, **{name: "x"})  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("way", ["offline", "down"])
+    def test_without_the_hub_what_is_in_the_cache_is_named(
+        self, hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        """An earlier answer is not taken: it may be another draft's by now."""
+        whole = {"config.json": b"{}", "model.safetensors": b"x"}
+        commit = shelve("user/a", make_facts(domains={"sql": 0.9}), more=whole)
+        shelve("user/b", make_facts(target="team/other", domains={"sql": 0.9}), more=whole)
+        shelve("user/c", make_facts(domains={"sql": 0.8}), more=whole)
+        for name in ("user/a", "user/b"):
+            snapshot_download(name)
+        assert best_draft(TARGET, "sql").commit == commit  # the facts of c alone are cached now
+        if way == "offline":
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        else:
+            hub.stop()
+        with pytest.raises(
+            OSError,
+            match=r"(HF_HUB_OFFLINE is set|cannot be reached).*from_pretrained\(repo_id, revision="
+            rf"commit\); in the cache are user/a at {commit}$",
+        ):
+            TrimmedDraftForCausalLM.from_hub_for(TARGET, "sql")
 
     def test_the_commit_is_the_one_of_the_facts(
         self,

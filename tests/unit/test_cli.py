@@ -72,7 +72,7 @@ def chain(folder: Path) -> dict[str, Any]:
     measure = run(
         "measure", target, folder / "draft", folder / "chat.jsonl", "--limit", 2,
         "--max-new-tokens", 8, "-o", folder / "report", "--json", "-q",
-        "--compare", f"again={folder / 'draft'}",
+        "--compare", f"again={folder / 'draft'}", "--threshold", 0.25,
     )  # fmt: skip
     return {
         name: json.loads(result.stdout)
@@ -210,6 +210,9 @@ def test_rows_of_another_call_are_not_taken(
 
 def test_measure_writes_report_and_plot(folder: Path, chain: dict[str, Any]) -> None:
     assert {"draft", "again"} <= set(chain["measure"]["entries"])
+    for name in ("draft", "again"):
+        facts = chain["measure"]["entries"][name]["facts"]
+        assert facts["assistant_confidence_threshold"] == 0.25
     assert (folder / "report" / "decode_report.json").is_file()
     assert (folder / "report" / "decode_report.png").is_file()
 
@@ -246,6 +249,15 @@ def test_version() -> None:
         (("trim", "{target}", "{folder}", "--target", "{target}"), "vocabulary"),
         (("measure", "{target}", "gone", "{data}"), "gone"),
         (("measure", "{target}", "{draft}", "{data}", "--compare", "x"), "NAME=FOLDER"),
+        (("measure", "{target}", "{draft}", "{data}", "--threshold", "1.5"), "0 to 1, got 1.5"),
+        (("measure", "{target}", "{draft}", "{data}", "--threshold", "-1"), "0 to 1, got -1.0"),
+        (("measure", "{target}", "{draft}", "{data}", "--threshold", "nan"), "got nan: 0 never"),
+        (
+            ("measure", "{target}", "{draft}", "{data}", "--revision", "sql"),
+            "of a draft on the Hub",
+        ),
+        (("measure", "{target}", "smollm2", "{data}", "--revision", "sql"), "leave it out for"),
+        (("measure", "{target}", "me/x", "{data}", "--revision", " "), "got ' ' for me/x"),
         (("trim", "{target}", "{search}", "--target", "{target}", "--layers", "9"), "layers"),
         (("trim", "{target}", "{search}", "--target", "{target}", "-o", "{data}"), "--output"),
         (("trim", "{target}", "{search}", "--draft-length", "0"), "--draft-length"),

@@ -184,6 +184,41 @@ class TestRecommend:
         assert found.tokens == counts.total("all")
         assert found.coverage == counts.coverage(range(100), "all")
 
+    @pytest.mark.parametrize(
+        ("asked", "rule"),
+        [
+            ({"target": None}, "target must be a text or a NamedModel, got None"),
+            ({"target": " "}, "target must be a text or a NamedModel"),
+            ({"data": {"text": "x"}}, "data must be a TokenCounts, or files"),
+            ({"data": b"x"}, "data must be a TokenCounts, or files"),
+            ({"data": [{"text": "x"}]}, "with TokenCounts.from_dataset first"),
+            ({"data": None}, "data must be a TokenCounts"),
+            ({"data": []}, "data must name a file"),
+            ({"data": ""}, "data must be a TokenCounts"),
+            ({"token": 5}, "token must be a text"),
+            ({"endpoint": "x"}, "endpoint must begin"),
+            ({"limit": 0}, "limit must be a whole number from 1, got 0"),
+            ({"limit": -1}, "limit must be a whole number from 1, got -1"),
+            ({"k_max": 0}, "k_max must be a whole number from 1, got 0"),
+            ({"domain": b"sql"}, "domain must be a text, got b'sql'"),
+            ({"domain": ""}, "domain must be a text, got ''"),
+            ({"split": 5}, "split must be a text"),
+            ({"progress": "no"}, "progress must be True or False"),
+        ],
+    )
+    def test_arguments_of_another_kind_are_refused_before_any_request(
+        self, hub: LocalHub, asked: dict[str, Any], rule: str
+    ) -> None:
+        with pytest.raises((TypeError, ValueError), match=rule):
+            recommend_drafts(**({"target": TARGET, "data": "data.jsonl"} | asked))
+        assert not [*hub.log]
+
+    def test_a_path_is_data(self, hub: LocalHub, target: Path, data: Path) -> None:
+        shelve_kept("user/x", [*range(100)])
+        (one,) = recommend_drafts(str(target), data, progress=False)
+        (other,) = recommend_drafts(str(target), [data], progress=False)
+        assert one == other
+
     def test_a_file_that_is_not_there(self, hub: LocalHub, target: Path) -> None:
         shelve_kept("user/x", [*range(100)])
         shown = run("recommend", "--target", target, "--data", "gone.jsonl", exit_code=2)
@@ -227,6 +262,8 @@ class TestFamily:
             (("user/{domain}", "--tag", "v1"), "--tag is about one draft"),
             (("user/{domain}", "--search", "x", "--create-pr"), "--search, --create-pr is about"),
             (("user/x", "--index", "user/y"), "--index lists a family's drafts"),
+            (("user/x", "--record", "r.json"), "--record notes a family's drafts"),
+            (("user/{domain}", "--record", "."), "another file with --record"),
             (("user/x", "--layout", "repositories"), "--layout 'repositories' needs {domain}"),
         ],
     )

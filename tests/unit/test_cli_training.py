@@ -168,6 +168,16 @@ def test_the_target_answers_first(place: Path, tmp_path: Path) -> None:
     assert report["data"]["train"]["sequences"] + report["data"]["evaluation"]["sequences"] == 24
 
 
+def test_a_draft_of_all_ids_is_trained_to_compare_with(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    call = ("--vocabulary", "full", "-o", str(out), *FAST, "--epochs", "1", "--quiet")
+    done = invoke(place, *call, "--calibration-prompts", "0")
+    assert done.exit_code == 0, done.output
+    draft = TrimmedDraftForCausalLM.from_pretrained(out)
+    assert draft.config.draft_vocab_size == draft.config.vocab_size == 300
+    assert draft.body.lm_head.out_features == 300
+
+
 def test_another_draft_length_needs_no_new_training(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     call = (*vocabulary(place), "-o", str(out), *FAST, "--epochs", "1", "--keep-checkpoints")

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vtrim_hf
+import vtrim_hf.training_facts as training_facts
 from published_facts import Pair, make_pair, make_report, make_training
 from tiny_models import make_tiny
 from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
@@ -28,7 +29,8 @@ from vtrim_hf.coverage_metadata import (
     parse,
     read,
 )
-from vtrim_hf.coverage_schema import SCHEMA, card_file
+from vtrim_hf.coverage_schema import SCHEMA, card_file, coverage_schema
+from vtrim_hf.decoding_facts import _SETTINGS as DECODING
 from vtrim_hf.model_card import render_card
 
 
@@ -236,7 +238,8 @@ def changed(full: dict[str, Any], *way: Any, to: Any) -> dict[str, Any]:
         (("draft", "k"), 10**9, r"\$\.draft\.k must be at most \$\.target\.vocab_size=300"),
         (("draft", "share_of_vocabulary"), 0.5, r"share_of_vocabulary must be"),
         (("draft", "fingerprint"), "x", r"\$\.draft\.fingerprint must match"),
-        (("draft", "dtype"), "/etc/x", r"\$\.draft\.dtype must not name a place"),
+        (("draft", "dtype"), "/etc/x", r"\$\.draft\.dtype must match"),
+        (("draft", "body"), "/etc/x", r"\$\.draft\.body must not name a place"),
         (("coverage", "heldout", "share"), 1.5, r"\$\.coverage\.heldout\.share must be at most"),
         (("coverage", "heldout", "interval"), [0.9, 0.1], r"heldout\.interval must ascend"),
         (("coverage", "heldout", "interval"), [0.9], "at least 2 items"),
@@ -250,7 +253,38 @@ def changed(full: dict[str, Any], *way: Any, to: Any) -> dict[str, Any]:
         (("training", "tokens"), 1.5, r"\$\.training\.tokens must be of type integer"),
         (("training", "data", "train", "path"), "x", r"\$\.training\.data\.train\.path is not"),
         (("training", "datasets"), ["~/x"], r"\$\.training\.datasets\[0\] must match"),
-        (("training", "settings", "output_dir"), "/home/me", "must not name a place"),
+        (("training", "settings", "output_dir"), "/home/me", r"settings\.output_dir is not known"),
+        (("training", "settings", "learning_rate"), "fast", r"learning_rate must be of type num"),
+        (("training", "settings", "bf16"), ["yes"], r"settings\.bf16 must be of type boolean"),
+        (("training", "settings", "unroll_steps"), 0, r"unroll_steps must be at least 1"),
+        (("training", "settings", "step_decay"), 1.5, r"step_decay must be at most 1"),
+        (("training", "settings", "seed"), 0.5, r"seed must be of type integer"),
+        (("training", "settings", "lr_scheduler_type"), "a\n```", r"lr_scheduler_type must match"),
+        (("training", "settings", "max_length"), 10**400, "at most 2147483647"),
+        (("decoding", "settings", "max_new_tokens"), "9; rm", r"max_new_tokens must be of type"),
+        (("decoding", "settings", "prompt"), "x", r"settings\.prompt is not known"),
+        (("decoding", "dtype"), "x`\n", r"\$\.decoding\.dtype must match"),
+        (("decoding", "speedup", "median"), 1e9, r"speedup\.median must be at most 100, got"),
+        (("decoding", "speedup", "median"), -1, r"speedup\.median must be at least 0, got -1"),
+        (
+            ("decoding", "speedup", "median"),
+            float("nan"),
+            "median must be of type number, got nan",
+        ),
+        (
+            ("decoding", "speedup", "median"),
+            float("inf"),
+            "median must be of type number, got inf",
+        ),
+        (("decoding", "speedup", "median"), 10**400, "median must be at most 100"),
+        (("decoding", "speedup", "median"), 99, r"speedup: low, median, high must ascend"),
+        (
+            ("decoding", "compared", 0, "speedup", "q25"),
+            9,
+            r"compared\[0\].*q25, median, q75 must",
+        ),
+        (("decoding", "acceptance_length"), 1e9, "acceptance_length must be at most 1000"),
+        (("decoding", "tokens_per_second"), 10**400, "tokens_per_second must be at most"),
         (("training", "acceptance"), [2], r"\$\.training\.acceptance\[0\] must be at most 1"),
         (("training", "curve", 0, "step"), None, r"curve\[0\]\.step must be of type integer"),
     ],
@@ -258,8 +292,35 @@ def changed(full: dict[str, Any], *way: Any, to: Any) -> dict[str, Any]:
 def test_a_wrong_fact_is_named(
     full: dict[str, Any], way: tuple[Any, ...], to: Any, named: str
 ) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=named) as caught:
         check_metadata(changed(full, *way, to=to))
+    way_out = "upgrade with" if to == 2 else "leave that fact out, or make the facts anew"
+    assert way_out in str(caught.value)
+
+
+def test_the_settings_that_are_told_are_all_typed() -> None:
+    """A setting that `training_facts` or `decoding_facts` tells has its type in the schema."""
+    sections = coverage_schema()["properties"]
+    for section, names in (("training", training_facts._SETTINGS), ("decoding", DECODING)):
+        typed = sections[section]["properties"]["settings"]["properties"]
+        assert set(typed) == set(names)
+        assert all({"type", "$ref"} & set(rule) for rule in typed.values())
+
+
+def test_an_odd_setting_is_refused_at_publishing_and_left_alone_at_loading(
+    pair: Pair, full: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = make_training(pair.draft)
+    odd["settings"]["bf16"] = "yes"
+    with pytest.raises(ValueError, match=r"settings\.bf16 must be .* got 'yes'; leave that fact"):
+        make_metadata(pair.draft, training=odd)
+    pair.draft.save_pretrained(tmp_path)
+    wrong = changed(full, "training", "settings", "bf16", to="yes")
+    (tmp_path / "vtrim").mkdir(exist_ok=True)
+    (tmp_path / COVERAGE_JSON).write_text(json.dumps(wrong))
+    loaded = TrimmedDraftForCausalLM.from_pretrained(tmp_path)
+    assert loaded.coverage_metadata is None
+    assert "bf16 must be of type boolean, got 'yes'; leave that fact out" in caplog.text
 
 
 def test_texts_of_tokens_may_look_like_paths(full: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from vtrim_hf.coverage_schema import card_file, check_against, coverage_schema
         pytest.param(float("inf"), {"type": "integer"}, "of type integer", id="infinity"),
         pytest.param(None, {"type": ["string", "array"]}, "type string, array", id="null"),
         pytest.param((1,), {"type": "array"}, "of type array", id="tuple"),
+        pytest.param(10**400, {"maximum": 1}, "at most 1", id="larger than any float"),
         pytest.param(2, {"const": 1}, "be 1, got 2", id="const"),
         pytest.param(True, {"const": 1}, "be 1, got True", id="const of another type"),
         pytest.param("c", {"enum": ["a", "b"]}, "one of a, b", id="enum"),

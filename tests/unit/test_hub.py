@@ -241,12 +241,51 @@ def test_a_branch_is_made_and_main_stays(hub: LocalHub, pair: Pair) -> None:
     assert done.url == f"{hub.endpoint}/{REPO}/tree/wide"
     assert HfApi().model_info(REPO, revision="wide").sha == done.commit
     once_more = send(make_pair(seed=2).draft, revision="wide", exist_ok=True)
-    assert len(commits(revision="wide")) == 4
+    assert len(commits(revision="wide")) == 3, "main's commits are not the branch's"
     ids = torch.tensor([[1, 2]])
     expected = make_pair(seed=2).draft(ids).logits
     for revision in ("wide", once_more.commit):
         loaded = TrimmedDraftForCausalLM.from_pretrained(REPO, revision=revision)
         assert torch.equal(loaded(ids).logits, expected)
+
+
+def test_a_new_branch_starts_from_nothing_and_that_is_what_is_checked(
+    hub: LocalHub, pair: Pair
+) -> None:
+    """Main's files, card and licence are another draft's: nothing is made before that is known."""
+    send(pair.draft, max_shard_size="20KB")
+    other = make_pair(seed=1).draft
+    hub.clear_log()
+    for dry in (True, False):
+        with pytest.raises(PublishError, match=r"wide starts without main's card \(nothing was"):
+            send(other, revision="wide", exist_ok=True, license=None, dry_run=dry)
+        with pytest.raises(PublishError, match="exists already"):
+            send(other, revision="wide", dry_run=dry)
+    assert not changes(hub)
+    plan = send(other, revision="wide", exist_ok=True, license="apache-2.0", dry_run=True)
+    assert plan.removed == ()
+    done = send(other, revision="wide", exist_ok=True, license="apache-2.0")
+    assert done.removed == ()
+    assert set(HfApi().list_repo_files(REPO, revision="wide")) == {*done.files, ".gitattributes"}
+    assert split_card(card(revision="wide"))[0]["license"] == "apache-2.0"
+    assert split_card(card())[0]["license"] == "mit"
+
+
+def test_a_branch_that_somebody_else_makes_meanwhile(hub: LocalHub, pair: Pair) -> None:
+    send(pair.draft)
+    hub.faults.add(
+        "POST", "/branch/wide", before=lambda: HfApi().create_branch(REPO, branch="wide")
+    )
+    with pytest.raises(PublishError, match="somebody else created the branch wide meanwhile"):
+        send(pair.draft, revision="wide", exist_ok=True)
+    assert len(commits(revision="wide")) == 2, "main's, and none of ours"
+
+
+def test_results_of_a_branch_link_to_it(hub: LocalHub, pair: Pair) -> None:
+    asked = [{"dataset": "me/bench", "task": "sql", "figure": "speedup"}]
+    send(pair.draft, report=pair.report, eval_results=asked, revision="v/2")
+    path = hf_hub_download(REPO, ".eval_results/vtrim.yaml", revision="v/2")
+    assert f"{hub.endpoint}/{REPO}/blob/v%2F2/vtrim/coverage.json" in Path(path).read_text()
 
 
 def test_a_branch_of_a_new_repository(hub: LocalHub, pair: Pair) -> None:
@@ -326,6 +365,7 @@ def test_push_to_hub_takes_what_transformers_takes(
         push_to_hub=True,
         repo_id=REPO,
         revision="other",
+        license="mit",
         commit_description="x",
         exist_ok=True,
         progress=False,
@@ -390,6 +430,52 @@ def test_arguments_that_contradict_are_refused(
     with pytest.raises(ValueError, match=named):
         send(pair.draft, **kwargs)
     assert not [*hub.log], "before any request"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "named"),
+    [
+        ({"token": 5}, "token must be a text, .* got a int"),
+        ({"token": b"hf_secret"}, "token must be a text, .* got a bytes"),
+        ({"token": ""}, "token must be .* is empty or holds"),
+        ({"token": "hf_secret\n"}, "token must be .* strip it"),
+        ({"endpoint": "localhost"}, "endpoint must begin with http"),
+        ({"endpoint": 5}, "endpoint must be the URL of a Hub, got 5"),
+        ({"private": "yes"}, "private must be True or False, or None, got 'yes'"),
+        ({"exist_ok": 1}, "exist_ok must be True or False, got 1"),
+        ({"create_pr": None}, "create_pr must be True or False, got None"),
+        ({"dry_run": "no"}, "dry_run must be True or False"),
+        ({"language": 5}, "language must be a text or a list of texts, got 5"),
+        ({"tags": {"a": 1}}, "tags must be a text or a list of texts"),
+        ({"datasets": [b"me/x"]}, "datasets must be a text or a list of texts"),
+        ({"target_id": 5}, "target_id must be a text, got 5"),
+        ({"commit_message": " "}, "commit_message must be a text"),
+        ({"max_shard_size": 0}, "max_shard_size must be a number of bytes"),
+        ({"search": "search.json"}, "search must be what search_vocabulary or SearchResult.load"),
+        ({"report": {}}, "report must be what measure_decoding"),
+        ({"counts": {}}, "counts must be what TokenCounts"),
+        ({"tokenizer": 5}, "tokenizer must be the target's"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_any_request(
+    hub: LocalHub, pair: Pair, kwargs: dict[str, Any], named: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=named) as caught:
+        send(pair.draft, **kwargs)
+    assert "secret" not in str(caught.value), "a token is nobody's to read"
+    assert not [*hub.log]
+
+
+@pytest.mark.parametrize("draft", [None, 5, {"a": 1}, "no/such/folder"])
+def test_other_things_are_no_draft(hub: LocalHub, draft: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"cut one with|save one with"):
+        send(draft)
+    assert not [*hub.log]
+
+
+def test_one_data_set_may_be_a_text(hub: LocalHub, pair: Pair) -> None:
+    send(pair.draft, datasets="me/data")
+    assert split_card(card())[0]["datasets"] == ["me/data"]
 
 
 def test_a_tag_is_no_branch(hub: LocalHub, pair: Pair) -> None:

@@ -47,6 +47,14 @@ def test_a_result_is_the_figure_that_was_recorded(facts: dict[str, Any]) -> None
     }
 
 
+def test_a_result_of_a_branch_links_to_the_branch(facts: dict[str, Any]) -> None:
+    """The Hub shows main's; the source of another branch's is that branch."""
+    text = eval_results_text([ASKED], facts, "me/x", "https://hub", "v/2")
+    assert text is not None
+    (found,) = yaml.safe_load(text)
+    assert found["source"]["url"] == "https://hub/me/x/blob/v%2F2/vtrim/coverage.json"
+
+
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_is_told_and_missed_by_name(facts: dict[str, Any], figure: str) -> None:
     check_eval_results([{**ASKED, "figure": figure}])

@@ -16,8 +16,9 @@ from hub_client import point_client_at
 from published_facts import make_pair, make_report
 from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata
-from vtrim_hf.family_folder import RECORD, FamilyRecord, drafts_in
+from vtrim_hf.family_folder import drafts_in
 from vtrim_hf.family_index import FAMILY_JSON, family_card, family_text, merged, parse_family
+from vtrim_hf.family_record import RECORD, FamilyRecord
 from vtrim_hf.hub_errors import PublishError
 from vtrim_hf.hub_family import publish_family
 from vtrim_hf.local_hub import LocalHub
@@ -177,7 +178,7 @@ def test_a_branch_a_domain(hub: LocalHub, folder: Path) -> None:
     assert f'from_pretrained("{ONE}", revision="chat")' in hub.read(ONE, "README.md").decode()
     own = hub.read(ONE, "README.md", "sql").decode()
     assert f'from_pretrained("{ONE}", revision="sql")' in own, "the snippet of a branch runs"
-    assert f"vtrim measure {TARGET} {ONE}" not in own, "no command measures a branch"
+    assert f"vtrim measure {TARGET} {ONE} PROMPTS --revision sql" in own
 
 
 @pytest.mark.filterwarnings("ignore:Warnings while validating metadata")  # the client's, of none
@@ -273,22 +274,160 @@ def test_a_repository_that_holds_a_draft_is_no_index(hub: LocalHub, folder: Path
         )
 
 
-def test_the_record_of_a_folder(tmp_path: Path) -> None:
-    record = FamilyRecord(tmp_path)
-    with pytest.raises(PublishError), record.publishing("e", "r", None):
-        raise PublishError("no", "way")
-    assert not FamilyRecord(tmp_path).owns("e", "r", None)
-    with pytest.raises(PublishError), record.publishing("e", "r", "b"):
-        raise PublishError("no", "way", ["something"])
-    with pytest.raises(KeyboardInterrupt), record.publishing("e", "s", None):
-        raise KeyboardInterrupt
-    again = FamilyRecord(tmp_path)
-    assert again.owns("e", "r", "b")
-    assert again.owns("e", "s", None)
-    assert not again.owns("f", "s", None)
-    (tmp_path / RECORD).write_text("{}")
-    with pytest.raises(ValueError, match="is damaged"):
-        FamilyRecord(tmp_path)
+def test_a_missing_licence_is_told_before_a_branch_is_made(hub: LocalHub, folder: Path) -> None:
+    """The index on main has a licence, but a new branch starts without any card."""
+    publish_family({"chat": folder / "domains/chat/draft"}, ONE, **OPTIONS)
+    hub.clear_log()
+    for dry in (True, False):
+        with pytest.raises(PublishError, match="sql: the licence of the weights is not known"):
+            publish_family(
+                {"sql": folder / "domains/sql/draft"},
+                ONE,
+                **{**OPTIONS, "license": None},
+                exist_ok=True,
+                dry_run=dry,
+            )
+    assert hub.log.matching("POST", "/branch/|/commit/|create") == []
+    assert "sql" not in hub.service.shelf.all("model")[0].state.branches
+
+
+def test_a_plan_makes_a_repository_of_several_branches_once(hub: LocalHub, folder: Path) -> None:
+    steps = publish_family(folder, ONE, **OPTIONS, dry_run=True).steps
+    assert [step for step in steps if "create the repository" in step] == [
+        f"chat: create the repository {ONE}"
+    ]
+    assert [step for step in steps if "create the branch" in step] == [
+        "chat: create the branch chat",
+        "sql: create the branch sql",
+    ]
+
+
+def test_a_branch_is_found_by_what_its_draft_counted(hub: LocalHub, folder: Path) -> None:
+    """A folder may be called as it likes: here both drafts counted chat and sql."""
+    (folder / "domains/sql").rename(folder / "domains/mine")
+    publish_family(folder, ONE, **OPTIONS)
+    for name in ("sql", "SQL"):
+        assert {draft.revision for draft in find_drafts(TARGET, name)} == {"chat", "mine"}
+    assert [draft.revision for draft in find_drafts(TARGET, "mine")] == ["mine"]
+    front, _ = split_card(hub.read(ONE, "README.md").decode())
+    assert {"chat", "mine", "sql"} <= set(front["tags"])
+    # An index whose tags somebody took away, or that an earlier release wrote.
+    card = "---\nlicense: mit\ntags: [vtrim, vtrim-family]\n---\n# Drafts\n"
+    HfApi().upload_file(repo_id=ONE, path_in_repo="README.md", path_or_fileobj=card.encode())
+    assert {draft.revision for draft in find_drafts(TARGET, "sql")} == {"chat", "mine"}
+    assert find_drafts(TARGET, "law") == []
+    loaded = TrimmedDraftForCausalLM.from_hub_for(TARGET, "sql")
+    assert loaded.coverage_metadata is not None
+
+
+def test_drafts_by_domain_go_on_with_a_record(hub: LocalHub, folder: Path, tmp_path: Path) -> None:
+    drafts = {name: folder / "domains" / name / "draft" for name in ("chat", "sql")}
+    hub.faults.add("POST", "user/tiny-sql/commit/main", status=503, times=None)
+    options = {**OPTIONS, "record": tmp_path / "record.json"}
+    with pytest.raises(PublishError, match="sql: uploading failed"):
+        publish_family(drafts, TEMPLATE, **options)
+    hub.faults.clear()
+    with pytest.raises(PublishError, match="chat: user/tiny-chat exists already"):
+        publish_family(drafts, TEMPLATE, **OPTIONS)
+    family = publish_family(drafts, TEMPLATE, **options)
+    assert (family.drafts["chat"].changed, family.drafts["sql"].changed) == (False, True)
+    assert not (folder / RECORD).exists()
+
+
+def test_a_record_that_cannot_be_written_stops_all_before(hub: LocalHub, folder: Path) -> None:
+    hub.clear_log()
+    with pytest.raises(PublishError, match=r"which cannot be written .*record="):
+        publish_family(folder, TEMPLATE, **OPTIONS, record=folder)
+    assert not [*hub.log]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "options", "rule"),
+    [
+        (None, {}, "drafts must be a path, got None"),
+        (b"run", {}, "drafts must be a path"),
+        (["run"], {}, "drafts must be a path"),
+        ({}, {}, "holds none"),
+        ({5: "x"}, {}, "a domain's name must be a text, got 5"),
+        ({"sql": 5}, {}, "the draft of 'sql' must be a path, got 5"),
+        ("", {}, "drafts must be a path"),
+        ("RUN", {"index": 5}, "index must be NAMESPACE/NAME, or False"),
+        ("RUN", {"token": 5}, "token must be a text"),
+        ("RUN", {"endpoint": "x"}, "endpoint must begin"),
+        ("RUN", {"layout": 5}, "layout must be one of"),
+        ("RUN", {"record": 5}, "record must be a path"),
+        ("RUN", {"exist_ok": "yes"}, "exist_ok must be True or False"),
+        ("RUN", {"private": 0}, "private must be True or False, or None"),
+        ("RUN", {"license": 5}, "license must be an identifier"),
+        ("RUN", {"language": b"en"}, "language must be a text"),
+        ("RUN", {"target_id": ""}, "target_id must be a text"),
+        ("RUN", {"on_published": "print"}, "on_published must be a function"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_any_request(
+    hub: LocalHub, saved: Path, drafts: Any, options: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=rule):
+        publish_family(saved if drafts == "RUN" else drafts, TEMPLATE, **{**OPTIONS, **options})
+    assert not [*hub.log]
+
+
+class TestRecord:
+    def test_what_was_made_is_kept_and_nothing_else(self, tmp_path: Path) -> None:
+        place = tmp_path / "record.json"
+        record = FamilyRecord(place)
+        with pytest.raises(PublishError), record.publishing("e", "r", None):
+            raise PublishError("no", "way")
+        assert not FamilyRecord(place).owns("e", "r", None)
+        with pytest.raises(PublishError), record.publishing("e", "r", "b"):
+            raise PublishError("no", "way", ["something"])
+        with pytest.raises(KeyboardInterrupt), record.publishing("e", "s", None):
+            raise KeyboardInterrupt
+        again = FamilyRecord(place)
+        assert again.owns("e", "r", "b")
+        assert again.owns("e", "s", None)
+        assert not again.owns("f", "s", None)
+
+    @pytest.mark.parametrize("text", ["{}", "{", "[1]", '{"published": 3}', "[" * 100_000])
+    def test_what_is_damaged_is_refused(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / RECORD).write_text(text)
+        with pytest.raises(ValueError, match=r"damaged .* remove it, .* file with record="):
+            FamilyRecord(tmp_path / RECORD)
+
+    def test_none_is_kept_unasked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        record = FamilyRecord(None)
+        record.check_writable()
+        with record.publishing("e", "r", None):
+            assert record.owns("e", "r", None)
+        assert not [*tmp_path.iterdir()]
+
+    def test_one_that_cannot_be_written_is_told_with_the_way_out(self, tmp_path: Path) -> None:
+        for place in (tmp_path, tmp_path / "gone" / "record.json"):
+            record = FamilyRecord(place)
+            for attempt in (record.check_writable, record.publishing("e", "r", None).__enter__):
+                with pytest.raises(
+                    PublishError, match=r"cannot be written .*nothing was .*record="
+                ):
+                    attempt()
+            assert not record.owns("e", "r", None)
+
+    def test_the_first_error_is_kept(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What cannot be taken back from the record is said beside it."""
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        record = FamilyRecord(folder / "record.json")
+
+        def fail() -> None:
+            with record.publishing("e", "r", None):
+                shutil.rmtree(folder)
+                raise PublishError("no", "way")
+
+        with pytest.raises(PublishError, match=r"^no "):
+            fail()
+        assert "take ['e', 'r', ''] out of it by hand" in caplog.text
 
 
 class TestIndex:

@@ -281,7 +281,7 @@ class TestMeasured:
             }
             return max(size) * 1e-6 if size else 100e-6
 
-        monkeypatch.setattr(latency_timing, "_seconds", seconds)
+        monkeypatch.setattr(latency_timing, "seconds_of_call", seconds)
         latency = LatencyModel.measured(tiny_llama, sizes=[50, 100, 300], rounds=1)
         assert latency.cost(100) == pytest.approx(200e-6)
         assert latency.cost(200) == pytest.approx(300e-6)  # between the sizes: linear

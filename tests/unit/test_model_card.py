@@ -102,11 +102,24 @@ def test_figures_of_the_facts_are_in_the_tables(full: dict[str, Any]) -> None:
 def test_every_table_has_as_many_cells_in_each_row(full: dict[str, Any]) -> None:
     """Texts with bars and backticks included."""
     full = {**full, "most_missed_tokens": {"of": "search", "tokens": []}}
-    texts = ["|", "`", "``a`|", "\n", " ", "<!-- vtrim:end missed -->", "a\\|b", "<b>"]
+    texts = [
+        "\u202e|\u200b",
+        "\\",
+        "\\|",
+        "\\\\|",
+        "|",
+        "`",
+        "``a`|",
+        "\n",
+        " ",
+        "<!-- vtrim:end missed -->",
+        "a\\|b",
+        "<b>",
+    ]
     full["most_missed_tokens"]["tokens"] = [
         {"id": index, "count": 1, "share": 0.1, "text": text} for index, text in enumerate(texts)
     ]
-    domains = {"a|b": full["coverage"]["domains"]["sql"], "*c*\n<i>": {"weak": True}}
+    domains = {"a|b\u202e": full["coverage"]["domains"]["sql"], "*c*\n<i>": {"weak": True}}
     full["coverage"] = {**full["coverage"], "domains": domains}
     card = render_card("me/x", full, "mit")
     tables = re.findall(r"(?:^\|.*\n)+", card, re.MULTILINE)
@@ -115,6 +128,7 @@ def test_every_table_has_as_many_cells_in_each_row(full: dict[str, Any]) -> None
         rows = [re.split(r"(?<!\\)\|", line) for line in table.splitlines()]
         assert {len(row) for row in rows} == {len(rows[0])}, table
     assert "<i>" not in card.replace("\\<i\\>", "")
+    assert "\u202e" not in card
     assert renew(card, card) == card
 
 
@@ -297,8 +311,9 @@ def test_the_command_measures_as_it_was_measured(
 ) -> None:
     command = "vtrim measure me/target me/x PROMPTS --limit 2 --max-new-tokens 12"
     for facts in (full, trained):
-        assert f"```\n{command} --draft-length 4 --dtype float32\n```" in render_card(
-            "me/x", facts, "mit"
+        assert (
+            f"```\n{command} --draft-length 4 --threshold 0.4 --dtype float32\n```"
+            in render_card("me/x", facts, "mit")
         )
     sampled = {**full["decoding"], "settings": {"do_sample": True}}
     card = render_card("me/x", {**full, "decoding": sampled}, "mit")

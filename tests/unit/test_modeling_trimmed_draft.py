@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from drafting import make_eagle
 from tiny_models import VOCAB_SIZE, make_prompt, make_tiny
 from vtrim_hf import DraftVocabulary, TrimmedDraftConfig, TrimmedDraftForCausalLM
 
@@ -474,6 +475,9 @@ def test_drafting_settings_are_our_own(tiny_llama):
     assert settings.num_assistant_tokens == 4
     assert settings.num_assistant_tokens_schedule == "constant"
     assert settings.assistant_confidence_threshold == 0.4
+    eagle = make_eagle(make_tiny("llama", num_hidden_layers=4), range(40)).generation_config
+    assert eagle.num_assistant_tokens == 4
+    assert eagle.assistant_confidence_threshold == 0.0
 
 
 def test_a_config_alone_makes_a_model_of_its_sizes(draft):

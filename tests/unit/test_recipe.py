@@ -141,6 +141,33 @@ publish:
     assert recipe.publish.private
 
 
+@pytest.mark.parametrize(
+    ("more", "index"),
+    [
+        ("", "me/x-family"),
+        ("  index: true\n", "me/x-family"),
+        ("  index: me/all\n", "me/all"),
+        ("  index: false\n", None),
+        ("  index:\n", None),
+        ("  create_pr: true\n", None),
+    ],
+)
+def test_drafts_of_several_domains_get_an_index(
+    folder: Path, more: str, index: str | None
+) -> None:
+    text = changed("sql:\n", "b: {train: sql.jsonl}\n  sql:\n") + APART + more
+    recipe = load_recipe(write(folder, text))
+    assert recipe.publish is not None
+    assert recipe.publish.index == index
+
+
+def test_the_draft_of_one_domain_gets_an_index_only_if_asked(folder: Path) -> None:
+    for more, index in (("", None), ("  index: true\n", "me/x-family")):
+        recipe = load_recipe(write(folder, GOOD + APART + more))
+        assert recipe.publish is not None
+        assert recipe.publish.index == index
+
+
 def test_a_draft_that_is_trained(folder: Path) -> None:
     recipe = load_recipe(write(folder, TRAINED))
     assert recipe.draft == EagleChoice((2, 15, 27))
@@ -221,6 +248,15 @@ def test_a_mistake_in_training_is_shown_with_its_line(
 ) -> None:
     found = mistakes(folder, text)
     assert any(at == line and said in told for at, told in found), found
+
+
+APART = """\
+drafts: per_domain
+publish:
+  license: mit
+  repo_id: me/x-{domain}
+"""
+"""What publishes a draft of each domain, after the domains."""
 
 
 def changed(old: str, new: str) -> str:
@@ -356,6 +392,23 @@ def changed(old: str, new: str) -> str:
             "must hold {domain}",
         ),
         (GOOD + "publish: {repo_id: me/x, endpoint: localhost}\n", 9, "http://"),
+        (GOOD + "publish: {repo_id: me/x, index: me/y}\n", 9, "index lists one draft a domain"),
+        (GOOD + "publish: {repo_id: me/x, index: [a]}\n", 9, "index must be owner/name, true or"),
+        *(
+            (changed("sql:\n", "b: {train: sql.jsonl}\n  sql:\n") + APART + more, 14, said)
+            for more, said in (
+                ("  index: me\n", "publish.index: a draft is published as NAMESPACE/NAME"),
+                ("  index: me/x-sql\n", "me/x-sql is a draft's"),
+                ("  index: 5\n", "index must be owner/name, true or false"),
+            )
+        ),
+        (
+            changed("sql:\n", "b: {train: sql.jsonl}\n  sql:\n")
+            + APART
+            + "  create_pr: true\n  index: true\n",
+            15,
+            "index lists what is published, create_pr only proposes",
+        ),
         (GOOD + "name: a/b\n", 9, "name must be letters"),
     ],
 )

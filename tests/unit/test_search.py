@@ -221,7 +221,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "text"),
         [
-            ({"objective": "throughput"}, "objective must be one of utility, got 'throughput'"),
+            ({"objective": "speed"}, "objective must be one of utility, throughput, got 'speed'"),
             ({"method": "grid"}, "method must be one of exact, tpe, got 'grid'"),
             ({"method": "tpe", "trials": 0}, "trials must be at least 1, got 0"),
         ],

@@ -89,6 +89,8 @@ def brute_force(problem: dict[str, Any]) -> tuple[int, float] | None:
     floors = problem["domain_floors"]
     if not isinstance(floors, dict):
         floors = {"sql": floors or 0.0, "chat": floors or 0.0}
+    if problem["k_max"] and problem["k_max"] < problem["k_min"]:
+        return None  # refused, whatever was counted
     best = None
     low = max(min(problem["k_min"], len(order)), len(required))
     for k in range(low, min(problem["k_max"] or width, len(order)) + 1):

@@ -159,6 +159,12 @@ def test_measuring_without_a_place_keeps_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
+def test_a_threshold_is_a_probability(target: NamedModel, threshold: float) -> None:
+    with pytest.raises(ValueError, match=r"threshold must be a probability from 0 to 1, got"):
+        measure_draft(target, NamedModel("gone"), [[1]], threshold=threshold)
+
+
 def test_data_without_a_prompt(folder: Path, target: NamedModel, tmp_path: Path) -> None:
     (tmp_path / "odd.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     with pytest.raises(ValueError, match="holds no prompt"):
