@@ -15,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-floor test-slow test-vllm quality style types examples docs build check-wheel clean
+.PHONY: help venv demo domains bench-vocabulary bench-stability test test-floor test-slow test-vllm quality style types examples docs build check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,18 @@ demo: export no_proxy := 127.0.0.1,localhost,$(no_proxy)
 
 demo: $(VENV)/.installed  ## count, search, train, measure, publish and load back, with SmolLM2
 	$(BIN)/python examples/demo.py
+
+DATA ?= domains
+TARGET ?= smollm2
+
+domains: $(VENV)/.installed  ## the benchmarks' data from public sources, into DATA (needs the network)
+	$(BIN)/python examples/build_domains.py $(DATA)
+
+bench-vocabulary: $(VENV)/.installed  ## every domain's vocabulary against others: DATA, TARGET, OUT (2 minutes a target)
+	$(BIN)/python examples/bench_vocabulary.py --data $(DATA) --target $(TARGET) $(if $(OUT),--output $(OUT))
+
+bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary takes: DATA, TARGET, OUT (2 minutes a target)
+	$(BIN)/python examples/bench_stability.py --data $(DATA) --target $(TARGET) $(if $(OUT),--output $(OUT))
 
 test test-floor: export OMP_NUM_THREADS = 1
 

@@ -1,0 +1,309 @@
+"""The benchmark of vocabularies, on tiny data: its figures, other ways to choose, going on."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import LlamaConfig
+
+from recipes import write_rows
+from tiny_models import make_byte_tokenizer, make_tiny
+from vtrim_hf import LatencyModel, TokenCounts, search_vocabulary
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "bench_vocabulary", EXAMPLES / "bench_vocabulary.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ALPHAS", (0.5, 0.9))
+    monkeypatch.setattr(module, "FLOORS", (0.0, 0.95))
+    return module
+
+
+def write_chats(path: Path, *pairs: tuple[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b}]}
+        for a, b in pairs
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    make_tiny("llama").config.save_pretrained(folder / "Target One")
+    make_byte_tokenizer().save_pretrained(folder / "Target One")
+    make_byte_tokenizer().save_pretrained(folder / "words")
+    sql = [(f"Number {i}? @@@@@@", f"SELECT {i % 7} FROM dogs") for i in range(40)]
+    write_chats(folder / "data/sql/train.jsonl", *sql)
+    write_chats(folder / "data/sql/test.jsonl", *[(f"Q{i}", f"SELECT {i}") for i in range(5)])
+    (folder / "data/general").mkdir()
+    write_rows(folder / "data/general/train.jsonl", "the lazy dog", 0, 40)
+    write_chats(folder / "data/ood/far.jsonl", *[("?", f"{i} ~ {{{i}}}") for i in range(9)])
+    write_chats(folder / "data/ood/near.jsonl", ("?", "SELECT 1"))
+    return folder
+
+
+def words(folder: Path, output: Path, *more: str) -> list[str]:
+    files = ["--data", str(folder / "data"), "--output", str(output), "--trials", "2"]
+    return [*files, "--target", str(folder / "Target One"), *more]
+
+
+def test_it_measures_and_writes(
+    bench: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.main(words(folder, tmp_path))
+    output = tmp_path / "target-one"
+    found = json.loads((output / "figures.json").read_text("utf-8"))
+    target = bench.Target(str(folder / "Target One"))
+    counts = TokenCounts.from_dataset(
+        str(folder / "data/sql/train.jsonl"), target.tokenizer, vocab_size=300, progress=False
+    )
+    chosen = search_vocabulary(counts, target.latency, required=target.required)
+    assert list(found["domains"]) == ["general", "sql"]
+    sql = found["domains"]["sql"]
+    assert sql["tokens"] == {p: counts.total(p) for p in ("search", "heldout")}
+    cells = {(c["alpha"], c["min_coverage"]): c for c in sql["grid"]}
+    assert set(cells) == {(0.5, 0.0), (0.5, 0.95), (0.9, 0.0), (0.9, 0.95)}
+    seen = np.flatnonzero(counts.array("search"))
+    assert sql["sayable"] == np.union1d(seen, target.required.ids).size
+    exact = cells[0.5, 0.0]["exact"]
+    assert exact["k"] == chosen.k
+    assert exact["reduction"] == target.latency.reduction(chosen.k)
+    assert exact["heldout"]["coverage"] == counts.coverage(chosen.vocabulary, "heldout")
+    assert exact["heldout"]["low"] <= exact["heldout"]["coverage"] <= exact["heldout"]["high"]
+    assert exact["gap_to_exact"] == 0
+    assert 0 < exact["test"]["coverage"] <= 1
+    for cell in sql["grid"]:
+        assert cell["tpe"]["utility"] <= cell["exact"]["utility"]
+        assert cell["exact"]["search"]["coverage"] >= cell["min_coverage"]
+    assert found["domains"]["general"]["grid"][0]["exact"]["test"] is None
+    assert sql["paper"]["exact"]["k"] < exact["k"]  # nothing is required there
+
+    crossed = found["crossed"]["general"]
+    assert set(crossed["domains"]) == {"general", "sql"}
+    assert set(crossed["ood"]) == {"far", "near"}
+    # SmolLM2's way: the required ids hold every byte, so all can be said that is not merged.
+    assert crossed["ood"]["far"]["coverage"] == pytest.approx(1)
+    mean = np.average(
+        [crossed["ood"][name]["coverage"] for name in ("far", "near")],
+        weights=[
+            bench.assistant_counts(folder / f"data/ood/{n}.jsonl", n, target, 0.0).total("all")
+            for n in ("far", "near")
+        ],
+    )
+    assert crossed["ood_weighted"] == pytest.approx(mean)
+    assert (output / "heat_map.png").read_bytes().startswith(b"\x89PNG")
+    text = (output / "report.md").read_text("utf-8")
+    assert text in capsys.readouterr().out
+    for said in (
+        "# Vocabularies for ",
+        f"| sql | {counts.total():,} | {sql['sayable']} | {chosen.k:,} |",
+        "of a step saved",
+        "## Other ways to choose, judged alike",
+        "| general (",
+        "Weighted by tokens: ",
+        "    python examples/bench_vocabulary.py --data ",
+    ):
+        assert said in text, said
+
+
+def test_other_ways_count_other_things(bench: Any, folder: Path) -> None:
+    target = bench.Target(str(folder / "Target One"))
+    path = folder / "data/sql/train.jsonl"
+    texts = bench.text_counts(path, target, 0.2)
+    counts = bench.assistant_counts(path, "sql", target, 0.2)
+    prompt = target.tokenizer.encode("@", add_special_tokens=False)[0]
+    im_start = target.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    own = counts.array("search")
+    assert own[prompt] == 0
+    search = counts.conversations("search")
+    assert texts.conversation[prompt] == texts.raw[prompt] == 6 * search
+    assert texts.conversation[im_start] == 2 * search
+    assert texts.raw[im_start] == 0
+    # The assistant's tokens are some of the conversation's.
+    assert (own <= texts.conversation).all()
+    again = bench.text_counts(path, target, 0.2)
+    assert (again.raw == texts.raw).all()
+
+    general = np.zeros(300, dtype=np.int64)
+    general[[7, 9]] = 5
+    found = bench.ways(counts, None, texts, texts.raw, general, target)
+    assert {name: way["k"] for name, way in found.items()} == {
+        **dict.fromkeys(("vtrim", "assistant", "conversation", "raw"), found["vtrim"]["k"]),
+        **dict.fromkeys(("fixed", "fixed_general"), 300),
+    }
+    assert found["vtrim"]["required_missing"] == 0 < found["assistant"]["required_missing"]
+    assert found["fixed"]["heldout"]["coverage"] == 1
+    assert found["fixed"]["reduction"] == 0
+    assert found["vtrim"]["test"] is None
+
+
+def test_the_most_frequent_are_filled_up_from_below(bench: Any) -> None:
+    counted = np.array([0, 3, 0, 9, 1, 0])
+    assert bench.first(counted, 2).tolist() == [1, 3]
+    assert bench.first(counted, 5).tolist() == [0, 1, 2, 3, 4]
+    assert bench.first(counted, 2, forced=[5]).tolist() == [3, 5]
+
+
+def test_what_is_finished_is_not_done_again(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[str] = []
+    real = bench.grid
+
+    def killed(counts: Any, *rest: Any) -> Any:
+        if searched == ["general"]:
+            raise KeyboardInterrupt
+        searched.extend(counts.domains)
+        return real(counts, *rest)
+
+    monkeypatch.setattr(bench, "grid", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(words(folder, tmp_path))
+    assert not (tmp_path / "target-one/figures.json").exists()
+    searched[:] = []
+    bench.main(words(folder, tmp_path))
+    assert searched == ["sql"]
+    first = (tmp_path / "target-one/figures.json").read_bytes()
+    assert "going on, 1 domains are searched already" in capsys.readouterr().out
+    bench.main(words(folder, tmp_path))
+    assert searched == ["sql"]
+    assert (tmp_path / "target-one/figures.json").read_bytes() == first
+    assert sorted(path.name for path in (tmp_path / "target-one").iterdir()) == [
+        "figures.json",
+        "heat_map.png",
+        "report.md",
+    ]
+
+
+def test_a_tokenizer_alone_takes_the_layer_of_another(bench: Any, folder: Path) -> None:
+    target = bench.Target(str(folder / "words"), layer_of=str(folder / "Target One"))
+    assert target.vocab_size == 300
+    assert target.latency.body == bench.Target(str(folder / "Target One")).latency.body
+    assert target.tokenizer.eos_token_id in target.required
+    with pytest.raises(SystemExit, match="--layer-of MODEL"):
+        bench.measure(
+            bench.Target(str(folder / "words")),
+            [],
+            folder,
+            folder,
+            trials=1,
+            heldout=0.2,
+            command="",
+        )
+
+
+def test_pieces_by_rank_make_a_tokenizer(bench: Any) -> None:
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    for piece in (b"ab", b"bc", b"abc", " é".encode(), b"\x00\xff"):
+        ranks[piece] = len(ranks)
+    made = bench.byte_pairs(ranks, bench.LLAMA3_SPLIT, ["<|a|>", "<|b|>"])
+
+    def encoded(text: str) -> list[int]:
+        return list(made.encode(text, add_special_tokens=False).ids)
+
+    assert encoded("ab") == [256]
+    assert encoded("abc") == [258]
+    assert encoded("xbc") == [120, 257]
+    assert encoded(" é") == [259]  # a whole piece, though no two pieces make it, as in tiktoken
+    assert encoded("é") == list("é".encode())
+    assert encoded("<|b|>a") == [262, 97]
+    assert made.decode(encoded("añ abc\n"), skip_special_tokens=False) == "añ abc\n"
+
+
+def test_llama3_is_read_out_of_a_package(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = bench.importlib.metadata.PackageNotFoundError
+
+    def absent(name: str) -> Any:
+        raise missing(name)
+
+    monkeypatch.setattr(bench.importlib.metadata, "distribution", absent)
+    with pytest.raises(SystemExit, match="pip install --no-deps llama-models"):
+        bench.llama3_folder()
+
+    ranks = [bytes([byte]) for byte in range(256)] + [b"hi", b"ok"]
+    lines = [f"{base64.b64encode(piece).decode()} {rank}" for rank, piece in enumerate(ranks)]
+    (tmp_path / "tokenizer.model").write_text("\n".join(lines) + "\n", "utf-8")
+
+    class Package:
+        def locate_file(self, name: str) -> Path:
+            return tmp_path / Path(name).name
+
+    monkeypatch.setattr(bench.importlib.metadata, "distribution", lambda name: Package())
+    monkeypatch.setattr(bench, "cache_folder", lambda: tmp_path / "cache")
+    folder = bench.llama3_folder()
+    assert folder == bench.llama3_folder()
+    target = bench.Target("llama3")
+    assert (target.slug, target.vocab_size) == ("llama3", 258 + 256)
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " ok "}]
+    ids = target.tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"]
+    assert target.tokenizer.decode(ids) == (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nok<|eot_id|>"
+    )
+    ends = {258 + number for number in (1, 8, 9)}
+    assert ends <= set(target.required)
+    sizes = target.latency.settings["layer"]
+    assert (sizes["hidden_size"], sizes["num_key_value_heads"]) == (4096, 8)
+
+
+def test_what_a_row_is_worth(bench: Any) -> None:
+    config = LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    )
+    found = bench.tokens_a_row(LatencyModel.eagle3(config).to_dict())
+    assert found == pytest.approx(1637.88e6 / (2 * 4096), rel=1e-4)  # the paper's operations
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--domains", "law"], "no 'law'"),
+        (["--data", "nowhere"], "holds no DOMAIN/train.jsonl"),
+        (["--trials", "0"], None),
+        (["--heldout", "1"], None),
+        (["--target", "x/Target One"], None),
+    ],
+)
+def test_refusals(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    more: list[str],
+    said: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        bench.main(words(folder, tmp_path, *more))
+    if said is None:
+        assert raised.value.code == 2
+        assert "must" in capsys.readouterr().err
+    else:
+        assert said in str(raised.value)
