@@ -75,8 +75,8 @@ test test-floor: export OMP_NUM_THREADS = 1
 test: quality types  ## quality, types and every test that is not slow, on the newest Transformers
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-test-floor: $(FLOOR)/.installed  ## the same tests on the oldest releases that are allowed
-	$(FLOOR)/bin/python -m pytest $(PYTEST_FLAGS)
+test-floor: $(FLOOR)/.installed  ## the same tests, less some long ones, on the oldest releases that are allowed
+	$(FLOOR)/bin/python -m pytest $(PYTEST_FLAGS) -m 'not slow and not gpu and not hub and not newest'
 
 test-slow: $(VENV)/.installed  ## the tests that take minutes
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow

@@ -125,6 +125,7 @@ def test_its_card_is_one() -> None:
     assert "vtrim train" in text  # the command that made it
 
 
+@pytest.mark.newest
 @needs_the_draft
 def test_it_drafts_what_smollm2_says(draft: Any, smollm2: Any, smollm2_tokenizer: Any) -> None:
     report = measure_decoding(

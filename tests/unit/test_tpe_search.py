@@ -378,6 +378,7 @@ def gaps(options: dict[str, Any], seeds: range) -> list[float]:
     ]
 
 
+@pytest.mark.newest
 def test_twenty_seeds_come_within_a_thousandth() -> None:
     """Without floors, where TPE is helped by nothing."""
     found = gaps({"alpha": 0.5}, range(20))
