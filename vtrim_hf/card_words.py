@@ -218,6 +218,11 @@ def visible(text: str) -> str:
     return _escape(shown[0]) + shown[1:] if shown and combining(shown[0]) else shown
 
 
+def harmless(text: str, longest: int = 300) -> str:
+    """Return the beginning of a text that strangers wrote, for a message: every sign is seen."""
+    return visible(text[:longest]) + ("..." if len(text) > longest else "")
+
+
 def _escape(sign: str) -> str:
     code = ord(sign)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -229,8 +234,13 @@ def cell(value: Any) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$!&])", r"\\\1", text)
 
 
-def _token(text: str) -> str:
-    """A token's text as code, line breaks and all that is not seen escaped.
+def python_text(text: str) -> str:
+    """Return a text as Python code writes it, all that is not seen escaped."""
+    return visible(json.dumps(text, ensure_ascii=False))
+
+
+def code(text: str) -> str:
+    """A text as code, line breaks and all that is not seen escaped.
 
     A bar is escaped as the tables of Markdown have it, within code, too. Of no text there is no
     code: two backticks would only begin some.
@@ -251,6 +261,7 @@ FILTERS = {
     "counted": _counted,
     "speedup": _speedup,
     "cell": cell,
-    "token": _token,
+    "token": code,
+    "python": python_text,
 }
 """What the template calls them."""

@@ -2,7 +2,8 @@
 
 The Hub is asked for repositories with the tag that `publish` gives them, and with that of the
 domain; and for all that hold a draft a branch, whose tags need not tell what each branch counted.
-Of each draft one small file is read, at the commit that the Hub named, and kept in the cache.
+Of each draft its facts are read, at the commit that the Hub named, and of one on a branch its card
+and its family's index; small files all, and kept in the cache.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from .card_words import harmless
 from .coverage_metadata import COVERAGE_JSON
 from .family_index import FAMILY_JSON, FAMILY_TAG, parse_family
 from .hub_arguments import check_access, check_number, check_text
@@ -23,9 +25,9 @@ from .hub_upload import client_bars
 from .model_card import TAGS, license_of
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
 from .published_draft import Covered, PublishedDraft, draft_from_facts, order_of_merit
-from .published_files import answered, drafts_in_cache, read_facts, small_file
+from .published_files import answered, drafts_in_cache, loading, read_facts, small_file
 
-__all__ = ["Covered", "PublishedDraft", "best_draft", "find_drafts"]
+__all__ = ["Covered", "PublishedDraft", "best_draft", "find_drafts", "loading"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,8 @@ def find_drafts(
     Args:
         target: Hub id of the model to draft for; None for drafts of any.
         domain: what it shall be good at, by the name of data that it counted, or by a tag.
-        author: user or organization that published it.
+        author: user or organization that published it. All that a draft is chosen by is what its
+            publisher says, so name one that you trust.
         k_max: most kept ids.
         license: identifier of the licence, as the Hub has it.
         token: of the Hub; by default the one that is logged in, False for none.
@@ -153,7 +156,7 @@ def best_draft(
 def _listed(names: Iterable[str], most: int = 10) -> str:
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
+    return ", ".join(map(harmless, every[:most])) + more
 
 
 def check_wishes(
@@ -258,10 +261,12 @@ def _branches(
 ) -> list[tuple[str, str, str]]:
     """Return branch, commit and domain of each draft that an index says lies beside it."""
     place = small_file(api, repo_id, commit, FAMILY_JSON, token, largest=_FAMILY_LIMIT)
+    # Whatever repository an entry names, its branch is looked for here: an index that lies beside
+    # its drafts is right after the repository was renamed, and can speak for no other one.
     named = {
         entry["revision"]: entry["domain"]
         for entry in parse_family(place.read_bytes())["drafts"]
-        if "revision" in entry  # beside the index, whatever the repository was called
+        if "revision" in entry
     }
     if not named:
         return []
@@ -279,6 +284,5 @@ def _or_warn(name: str, api: Any, read: Callable[[], Any]) -> Any:
         if status_of(error) == 429 or (status_of(error) is None and is_passing(error)):
             with answered(f"reading {name}", api.endpoint):
                 raise
-        text = " ".join(str(error).split())
-        logger.warning("%s is not listed: %.300s", name, text)
+        logger.warning("%s is not listed: %s", name, harmless(" ".join(str(error).split())))
         return None

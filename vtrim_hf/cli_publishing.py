@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .cli_shared import AsJson, Debug, Quiet, answers_mistakes, out, remarks, show
+from .named_models import NamedModel
 
 
 class Layout(StrEnum):
@@ -32,6 +33,9 @@ OPTIONS = {
     "revision=": "--revision",
     "tag=": "--tag",
     "max_shard_size=": "--max-shard-size",
+    "max_shard_size must": "--max-shard-size must",
+    "target_id must": "--target must",
+    "draft_id must": "--source must",
     "layout=": "--layout ",
     "index=": "--index",
     "record=": "--record",
@@ -75,7 +79,7 @@ def publish(
     report: Annotated[
         Path | None, typer.Option(help="decode_report.json of `vtrim measure`, for the card.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Hub id of the target.")] = None,
+    target: Annotated[str | None, typer.Option(help="Hub id of the target, or `smollm2`.")] = None,
     source: Annotated[str | None, typer.Option(help="Hub id of the model that was cut.")] = None,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Hub id of data that was counted; repeatable.")
@@ -163,7 +167,7 @@ def publish(
                 index=index,
                 record=record,
                 license=said or None,
-                target_id=target,
+                target_id=_hub_id(target),
                 language=language or None,
                 private=private,
                 exist_ok=exist_ok,
@@ -186,8 +190,8 @@ def publish(
             search=None if search is None else SearchResult.load(search),
             counts=None if counts is None else TokenCounts.load(counts),
             report=None if report is None else DecodeReport.load(report),
-            target_id=target,
-            draft_id=source,
+            target_id=_hub_id(target),
+            draft_id=_hub_id(source),
             datasets=dataset or (),
             license=said or None,
             language=language or None,
@@ -225,6 +229,11 @@ def publish(
         out.print(f"see {published.url}", markup=False, soft_wrap=True)
         return
     show(facts, [{"step": step} for step in published.steps], json_)
+
+
+def _hub_id(name: str | None) -> str | None:
+    """Return the Hub id of a model; one by the short name of an embedded model has it, too."""
+    return None if name is None else NamedModel(name, is_folder=False).hub_id
 
 
 def _publish_family(folder: Path, repo_id: str, as_json: bool, **options: Any) -> None:

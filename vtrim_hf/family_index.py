@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .card_words import cell, visible
+from .card_words import cell, code, python_text
 from .coverage_schema import check_against
-from .model_card import LICENSE_FIELDS, renew, split_card
+from .draft_on_hub import FAMILY_JSON as FAMILY_JSON
+from .hub_account import MAIN, Destination, check_reference
+from .hub_errors import PublishError
+from .model_card import LICENSE_FIELDS, renew, split_card, words
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
 from .published_draft import Covered, PublishedDraft
 
-FAMILY_JSON = "vtrim/family.json"
 FAMILY_TAG = "vtrim-family"
 FORMAT_VERSION = 1
 
@@ -37,21 +39,21 @@ SCHEMA: Mapping[str, Any] = {
                         "maxLength": 96,
                         "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$",
                     },
-                    "revision": {**_WORD, "pattern": "^[A-Za-z0-9_][A-Za-z0-9._/-]*$"},
+                    "revision": _WORD,  # and what `check_reference` takes
                     "commit": {"type": "string", "pattern": "^[0-9a-f]{40}$"},
                 },
             },
         },
     },
 }
-"""What `vtrim/family.json` may hold."""
+"""What `vtrim/family.json` may hold, beside the rule for the names of branches."""
 
 
 def parse_family(text: str | bytes) -> dict[str, Any]:
     """Read an index from JSON text.
 
     Raises:
-        ValueError: if it is no JSON, or not what `SCHEMA` says.
+        ValueError: if it is no JSON, or not what an index may hold.
     """
     try:
         found = json.loads(text)
@@ -64,11 +66,34 @@ def parse_family(text: str | bytes) -> dict[str, Any]:
             "upgrade with `pip install -U vtrim_hf`"
         )
     try:
-        check_against(found, SCHEMA)
+        _check(found)
     except ValueError as error:
         raise ValueError(f"{FAMILY_JSON}: {error}") from error
     index: dict[str, Any] = found
     return index
+
+
+def _check(index: Any) -> None:
+    check_against(index, SCHEMA)
+    for entry in index["drafts"]:
+        # The same rule as for publishing: what got a branch can be listed.
+        check_reference(entry.get("revision"), "revision")
+
+
+def check_holds_no_index(place: Destination) -> None:
+    """Raise if a draft would go to the main of a repository that lists drafts.
+
+    It would be listed among itself, and the next draft of the family would find no index.
+
+    Raises:
+        PublishError: naming the way out.
+    """
+    if place.revision == MAIN and FAMILY_JSON in place.files:
+        raise PublishError(
+            f"the main of {place.repo_id} holds a family's index, a draft there would end the "
+            "family",
+            "name the draft's own branch with revision=, or take another name",
+        )
 
 
 def merged(
@@ -83,10 +108,10 @@ def family_text(entries: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of `vtrim/family.json`.
 
     Raises:
-        ValueError: if an entry is not what `SCHEMA` says.
+        ValueError: if an entry is not what an index may hold.
     """
     index = {"format_version": FORMAT_VERSION, "drafts": [dict(entry) for entry in entries]}
-    check_against(index, SCHEMA)
+    _check(index)
     return json.dumps(index, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -112,8 +137,7 @@ def family_card(
     import yaml
 
     held, text = split_card(existing or "")
-    earlier = held.get("tags")
-    kept = [earlier] if isinstance(earlier, str) else earlier or []
+    kept = words(held.get("tags"))
     # Of what was counted, too: a folder may be called as it likes.
     domains = [
         name
@@ -122,15 +146,20 @@ def family_card(
     ]
     named = [tag for name in domains if (tag := domain_tag(name)) != DEFAULT_DOMAIN]
     front = {name: value for name, value in held.items() if name not in LICENSE_FIELDS}
-    front |= {"tags": list(dict.fromkeys([*map(str, kept), *tags, *named])), **license}
-    ours = _section(entries, drafts)
+    front |= {"tags": list(dict.fromkeys([*kept, *tags, *named])), **license}
+    ours = _section(repo_id, entries, drafts)
     title = f"# {repo_id.rpartition('/')[2]}\n\n"
-    body = renew(text, ours) if text.strip() else f"{title}{ours}\n"
+    try:
+        body = renew(text, ours) if text.strip() else f"{title}{ours}\n"
+    except ValueError as error:
+        raise ValueError(f"{repo_id}: {error}") from error
     written = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
     return f"---\n{written}---\n\n{body.lstrip()}"
 
 
-def _section(entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, PublishedDraft]) -> str:
+def _section(
+    repo_id: str, entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, PublishedDraft]
+) -> str:
     targets = sorted({draft.target for draft in drafts.values() if draft.target})
     of = f" for {', '.join(f'`{name}`' for name in targets)}" if targets else ""
     lines = [
@@ -142,12 +171,12 @@ def _section(entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, Publishe
     ]
     for entry in entries:
         draft = drafts.get(entry["domain"])
-        where = f"`{entry['repo_id']}`" + (
-            f", revision `{entry['revision']}`" if "revision" in entry else ""
+        where = code(entry["repo_id"]) + (
+            f", revision {code(entry['revision'])}" if "revision" in entry else ""
         )
         lines.append(" | ".join([f"| {cell(entry['domain'])}", where, *_figures(draft), ""]))
-    first = entries[0]
-    revision = f', revision="{first["revision"]}"' if "revision" in first else ""
+    first = next((entry for entry in entries if entry["domain"] in drafts), entries[0])
+    revision = f", revision={python_text(first['revision'])}" if "revision" in first else ""
     lines += [
         "",
         "Coverage is the share of tokens that a draft can say, of held-out data where there was "
@@ -158,11 +187,13 @@ def _section(entries: Sequence[Mapping[str, Any]], drafts: Mapping[str, Publishe
         "",
         f'draft = TrimmedDraftForCausalLM.from_pretrained("{first["repo_id"]}"{revision})',
     ]
-    if targets:
+    # A branch is found only by the index that lies in the same repository.
+    found = "revision" not in first or first["repo_id"] == repo_id
+    if targets and found:
         lines += [
             "# or the best one that is published:",
-            f'draft = TrimmedDraftForCausalLM.from_hub_for("{targets[0]}", '
-            f"domain={visible(json.dumps(first['domain'], ensure_ascii=False))})",
+            f"draft = TrimmedDraftForCausalLM.from_hub_for({python_text(targets[0])}, "
+            f"domain={python_text(first['domain'])})",
         ]
     return "\n".join([*lines, "```", "<!-- vtrim:end family -->"])
 

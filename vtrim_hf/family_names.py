@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .hub_account import MAIN, check_name, check_reference
@@ -65,6 +66,33 @@ def place_of(layout: str, repo_id: str, domain: str) -> tuple[str, str | None]:
     return repo_id, domain
 
 
+def check_apart(places: Mapping[str, tuple[str, str | None]]) -> None:
+    """Raise if two domains' drafts cannot lie beside each other.
+
+    The Hub takes names that differ in capitals for one repository, and for git a branch `a`
+    leaves no room for `a/b`.
+
+    Args:
+        places: repository and branch by domain.
+
+    Raises:
+        ValueError: naming the two.
+    """
+    seen: dict[str, str] = {}
+    for domain, (repo_id, branch) in places.items():
+        name = repo_id.casefold() if branch is None else branch
+        for other, of in seen.items():
+            apart = branch is not None and not f"{name}/".startswith(f"{other}/")
+            apart = apart and not f"{other}/".startswith(f"{name}/")
+            if not (apart or (branch is None and name != other)):
+                kind = "repositories" if branch is None else "branches"
+                raise ValueError(
+                    f"the drafts of {of!r} and {domain!r} would get {kind} that the Hub cannot "
+                    "hold beside each other: rename one of the domains"
+                )
+        seen[name] = domain
+
+
 def index_name(layout: str, repo_id: str, index: Any, taken: list[str]) -> str | None:
     """Return the repository of the index, None for none.
 
@@ -94,6 +122,6 @@ def index_name(layout: str, repo_id: str, index: Any, taken: list[str]) -> str |
         return None
     name = index if isinstance(index, str) else repo_id.replace(PLACE, "family")
     check_name(name)
-    if name in taken:
+    if name.casefold() in map(str.casefold, taken):
         raise ValueError(f"the index needs a name of its own, {name} is a draft's: pass index=")
     return name

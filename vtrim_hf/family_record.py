@@ -38,8 +38,7 @@ class FamilyRecord:
         if place is None or not place.is_file():
             return
         try:
-            owned = json.loads(place.read_text(encoding="utf-8"))["published"]
-            self._owned = [[str(part) for part in entry] for entry in owned]
+            self._owned = _read(place.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{place} is no record of what was published, or damaged ({error!r:.200}): remove "
@@ -105,3 +104,15 @@ class FamilyRecord:
             f"({error.strerror or error})",
             "name another file with record=",
         )
+
+
+def _read(text: str) -> list[list[str]]:
+    """Return endpoint, repository and branch of each entry of a record's text."""
+    owned = json.loads(text)["published"]
+    if not isinstance(owned, list):
+        raise ValueError(f"published must be a list, got {owned!r:.80}")
+    for entry in owned:
+        three = isinstance(entry, list) and len(entry) == 3
+        if not (three and all(isinstance(part, str) for part in entry)):
+            raise ValueError(f"an entry must be three texts, got {entry!r:.80}")
+    return owned

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .coverage_metadata import make_metadata
+from .coverage_metadata import COVERAGE_JSON, make_metadata
+from .family_index import FAMILY_JSON, check_holds_no_index
 from .hub_account import MAIN, check_free, check_login, look_at
-from .hub_arguments import check_publishing, texts
+from .hub_arguments import check_publish_arguments, texts
 from .hub_card import check_card, existing_card, license_of_source
 from .hub_errors import PublishError, our_part
 from .hub_evaluation import eval_results_text, write_eval_results
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from .search_result import SearchResult
 
 __all__ = ["PublishError", "Published", "publish"]
+
+NOT_LISTED = (
+    "no catalogue lists it: a branch is found only beside a family's index on main; load it with "
+    "from_pretrained(repo_id, revision=...)"
+)
+"""The last step of a draft on a branch whose main holds nothing."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,8 @@ def publish(
         tags: more tags, for the card.
         private: whether a new repository is private; None leaves it to the namespace.
         revision: branch to commit to, main by default. One that is not there starts from the
-            repository's first commit, without main's files, card and licence.
+            repository's first commit, without main's files, card and licence. `find_drafts` lists
+            a branch only beside a family's index (`publish_family`).
         create_pr: propose the commit as a pull request.
         exist_ok: whether the repository may exist. One that is empty always may.
         tag: name for a tag on the commit.
@@ -144,7 +152,7 @@ def publish(
     """
     from huggingface_hub import HfApi
 
-    check_publishing(
+    check_publish_arguments(
         repo_id=repo_id,
         search=search,
         report=report,
@@ -182,6 +190,7 @@ def publish(
             private=private,
             tag=tag,
         )
+        check_holds_no_index(place)
         bar.next("reading the draft")
         model, source = load_source(draft)
         own_tokenizer = tokenizer_of(model, tokenizer, source)
@@ -251,7 +260,10 @@ def publish(
             description=commit_description,
             tag=tag,
         )
-        plan = upload.plan(files, stale)
+        # Drafts are found by the tags of main, or by the index that lies there.
+        known = {FAMILY_JSON, COVERAGE_JSON} & {*place.main_files}
+        alone = () if known or place.revision == MAIN or create_pr else (NOT_LISTED,)
+        plan = (*upload.plan(files, stale), *alone)
         if dry_run:
             return Published(
                 repo_id, upload.url, None, place.revision, files, stale, tag, True, plan, False
@@ -260,7 +272,7 @@ def publish(
         with client_bars(progress):
             commit, url, reference = upload.run(folder, files, stale)
         bar.next("done")
-        told, changed = tuple(upload.done), upload.changed
+        told, changed = (*upload.done, *alone), upload.changed
         return Published(repo_id, url, commit, reference, files, stale, tag, False, told, changed)
 
 

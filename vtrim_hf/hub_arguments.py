@@ -13,6 +13,7 @@ from typing import Any
 from .hub_account import MAIN, check_name, check_reference
 from .hub_evaluation import check_eval_results
 from .hub_license import check_license
+from .plain_facts import hub_id
 
 
 def check_access(token: Any, endpoint: Any) -> None:
@@ -129,7 +130,27 @@ def check_kind(name: str, value: Any, has: tuple[str, ...], way: str) -> None:
         raise TypeError(f"{name} must be what {way} gives, got {value!r:.80}: make or load one so")
 
 
-def check_publishing(**given: Any) -> None:
+def check_hub_id(name: str, value: Any, whose: str) -> None:
+    """Raise unless a value is the id of a repository on the Hub; None passes.
+
+    Args:
+        name: of the argument.
+        value: its value.
+        whose: what it is the id of, for the error.
+
+    Raises:
+        ValueError: naming the rule.
+    """
+    check_text(name, value, "leave it out if there is none")
+    if value is not None and hub_id(value, whose) is None:
+        raise ValueError(
+            f"{name} must be the {whose}'s id on the Hub, NAMESPACE/NAME, got {value!r:.120}, "
+            "which is a name or a place of this machine: write the id whole, or leave it out if "
+            "there is none"
+        )
+
+
+def check_publish_arguments(**given: Any) -> None:
     """Raise for an argument of `publish` that means nothing.
 
     Raises:
@@ -140,7 +161,9 @@ def check_publishing(**given: Any) -> None:
     for name in ("create_pr", "exist_ok", "dry_run", "progress"):
         check_flag(name, given[name])
     check_flag("private", given["private"], or_none=True)
-    for name in ("target_id", "draft_id", "commit_message", "commit_description"):
+    check_hub_id("target_id", given["target_id"], "target")
+    check_hub_id("draft_id", given["draft_id"], "source")
+    for name in ("commit_message", "commit_description"):
         check_text(name, given[name], "leave it out if there is none")
     for name, has, way in (
         ("search", ("vocabulary", "settings"), "search_vocabulary or SearchResult.load"),
@@ -162,9 +185,21 @@ def check_publishing(**given: Any) -> None:
         raise ValueError(
             f"a tag called as the branch, {tag!r}, would be found by nobody: take another name"
         )
-    size = given["max_shard_size"]
-    if size is not None and (type(size) not in (int, str) or not size):
-        raise TypeError(
-            f"max_shard_size must be a number of bytes or a text such as '2GB', got {size!r:.80}: "
-            "leave it out for one file"
-        )
+    check_shard_size(given["max_shard_size"])
+
+
+def check_shard_size(size: Any) -> None:
+    """Raise unless a value tells how large a file of weights may be; None passes.
+
+    Raises:
+        TypeError: or ValueError, naming the rule.
+    """
+    rule = (
+        f"max_shard_size must be a number of bytes or a text such as '2GB', got {size!r:.80}: "
+        "leave it out for one file"
+    )
+    if size is not None and type(size) not in (int, str):
+        raise TypeError(rule)
+    wrong = not re.fullmatch(r"[1-9][0-9]*\s*[KMGTP]B", size, re.I) if type(size) is str else False
+    if wrong or (type(size) is int and size < 1):
+        raise ValueError(rule)

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .decode_report import DecodeReport
 from .family_folder import FamilyDraft, drafts_in
-from .family_names import PLACE, REVISIONS, index_name, layout_of, place_of
+from .family_names import PLACE, REVISIONS, check_apart, index_name, layout_of, place_of
 from .family_record import RECORD, FamilyRecord
 from .family_upload import IndexUpload
-from .hub import Published, publish
+from .hub import NOT_LISTED, Published, publish
 from .hub_account import check_login, look_at
-from .hub_arguments import check_access, check_flag, check_place, check_text, texts
+from .hub_arguments import (
+    check_access,
+    check_flag,
+    check_hub_id,
+    check_place,
+    check_shard_size,
+    texts,
+)
 from .hub_errors import PublishError, explained
 from .hub_license import check_license
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
@@ -83,7 +90,8 @@ def publish_family(
         license: see `publish`, as for what follows.
         target_id: the target's Hub id.
         language: codes of languages, for the cards.
-        private: whether new repositories are private.
+        private: whether new repositories are private. By default an index of drafts that are
+            private is private, too.
         exist_ok: whether repositories may exist. Those that `record` names may.
         record: file that notes what was published from here, so that the same call goes on after
             it was cut. By default `.vtrim-family.json` in the folder; drafts given by domain have
@@ -122,11 +130,13 @@ def publish_family(
         dry_run=dry_run,
         progress=progress,
         on_published=on_published,
+        max_shard_size=max_shard_size,
     )
     languages = texts("language", language) or None
     noted = _record_place(record, drafts)
     found = drafts_in(drafts)
     places = {name: place_of(layout, repo_id, name) for name in found}
+    check_apart(places)
     index_id = index_name(layout, repo_id, index, [name for name, _ in places.values()])
     api = HfApi(endpoint=endpoint)
     own = FamilyRecord(noted)
@@ -134,7 +144,7 @@ def publish_family(
 
     def run(draft: FamilyDraft, *, dry: bool) -> Published:
         name, revision = places[draft.domain]
-        return publish(
+        made = publish(
             draft.folder,
             name,
             report=None if draft.report is None else DecodeReport.load(draft.report),
@@ -153,6 +163,8 @@ def publish_family(
             dry_run=dry,
             progress=progress,
         )
+        # A branch is found by the index that comes last.
+        return replace(made, steps=tuple(step for step in made.steps if step != NOT_LISTED))
 
     planned = {}
     for name, draft in found.items():
@@ -169,12 +181,16 @@ def publish_family(
             license=license,
             private=private,
             holds_drafts=layout == REVISIONS,
+            target=target_id or next((one.target for one in found.values() if one.target), None),
+            vocab_size=next(iter(found.values())).vocab_size,
         )
         ours = exist_ok or own.owns(api.endpoint, index_id, None)
         ours = ours or (layout == REVISIONS and _has_only_ours(api, index_id, own, found_token))
         upload.check([_entry(name, *places[name], None) for name in found], exist_ok=ours)
     if dry_run:
-        told = [*_plan(planned), *([f"list them in {index_id}"] if index_id else [])]
+        told = _plan(planned)
+        if upload is not None:
+            told += [f"list them in {index_id}", *_gone(upload)]
         return _result(planned, index_id, None, api, layout, told, dry_run=True)
     done: list[str] = []
     published: dict[str, Published] = {}
@@ -189,14 +205,15 @@ def publish_family(
         entries = [_entry(name, *places[name], published[name].commit) for name in found]
         with _of_domain("the index", done), own.publishing(api.endpoint, index_id, None):
             commit = upload.write(entries, progress=progress)
-        done.append(f"{index_id} lists them")
+        done += [f"{index_id} lists them", *_gone(upload)]
     return _result(published, index_id, commit, api, layout, done)
 
 
 def _check_arguments(**given: Any) -> None:
     check_access(given["token"], given["endpoint"])
     check_license(given["license"])
-    check_text("target_id", given["target_id"], "leave it out if it has none")
+    check_hub_id("target_id", given["target_id"], "target")
+    check_shard_size(given["max_shard_size"])
     for name in ("exist_ok", "dry_run", "progress"):
         check_flag(name, given[name])
     check_flag("private", given["private"], or_none=True)
@@ -233,6 +250,11 @@ def _plan(planned: Mapping[str, Published]) -> list[str]:
         steps += [f"{name}: {step}" for step in plan.steps if step not in made]
         made.update(step for step in plan.steps if step.startswith("create "))
     return steps
+
+
+def _gone(upload: IndexUpload) -> list[str]:
+    names = ", ".join(upload.left_out)
+    return [f"leave out of it what is gone: {names}"] if names else []
 
 
 def _entry(domain: str, repo_id: str, revision: str | None, commit: str | None) -> dict[str, Any]:

@@ -19,9 +19,16 @@ def check_source(draft: Any, tokenizer: Any) -> None:
     """
     if isinstance(draft, str | Path):
         if not (Path(draft) / "config.json").is_file():
+            several = any(Path(draft).glob("*/config.json")) or (Path(draft) / "domains").is_dir()
             raise ValueError(
                 f"a draft is published from a folder that it was saved in, {draft} holds no "
                 "config.json: save one with draft.save_pretrained or `vtrim trim`"
+                + (
+                    "; drafts of several domains are a family: write {domain} in the repository's "
+                    "name and use publish_family, or `vtrim publish` with that or --layout"
+                    if several
+                    else ""
+                )
             )
     elif not hasattr(draft, "coverage_metadata") or not hasattr(draft, "check_kept_ids"):
         raise TypeError(

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from .hub_account import MAIN, Destination
 from .hub_errors import PublishError, explained, is_passing, status_of
@@ -54,7 +55,7 @@ class Upload:
     def url(self) -> str:
         """Where the branch can be looked at."""
         return f"{self.api.endpoint}/{self.place.repo_id}" + (
-            "" if self.place.revision == MAIN else f"/tree/{self.place.revision}"
+            "" if self.place.revision == MAIN else f"/tree/{quote(self.place.revision, safe='')}"
         )
 
     def plan(self, files: tuple[str, ...], stale: tuple[str, ...]) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ from .plain_facts import DEFAULT_DOMAIN, domain_tag, is_local_path
 
 TEMPLATE = "model_card.md.jinja"
 TAGS = ("vtrim", "speculative-decoding", "draft-model", "trimmed-vocabulary")
+MOST_NODES = 100_000
+"""Values of a card's front matter that are read."""
 LICENSE_FIELDS = ("license", "license_name", "license_link")
 
 _FRONT_MATTER = re.compile(
@@ -86,18 +88,49 @@ def split_card(text: str) -> tuple[dict[str, Any], str]:
     found = _FRONT_MATTER.match(text)
     if found is None:
         return {}, text
+    # The constructor raises of its own accord, or whatever it meets: KeyError, IndexError, ...
+    wrong = (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, RecursionError)
     try:
-        held = yaml.safe_load(found[1]) or {}
-    except (yaml.YAMLError, RecursionError) as error:
+        held = _read_yaml(found[1]) or {}
+    except (*wrong, TypeError, ValueError) as error:
         raise ValueError(
-            f"the front matter of the card (README.md) is no YAML: {error}; mend it by hand first"
+            f"the front matter of the card (README.md) is no YAML: {_told(error)}; mend it by "
+            "hand first"
         ) from error
     if not isinstance(held, dict):
         raise ValueError(
-            f"the front matter of the card (README.md) must be a YAML mapping, got {held!r:.80}: "
-            "mend it by hand first"
+            "the front matter of the card (README.md) must be a YAML mapping, got a "
+            f"{type(held).__name__}: mend it by hand first"
         )
     return held, text[found.end() :]
+
+
+def _told(error: BaseException) -> str:
+    return f"{error!s:.500}" or type(error).__name__
+
+
+def _read_yaml(text: str) -> Any:
+    """Return what a YAML text holds, one whose references would grow beyond measure refused."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is not None and _size(node, {}) > MOST_NODES:
+            raise ValueError(f"its references stand for more than {MOST_NODES:,} values")
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """Return how many values a node stands for, each reference counted as what it refers to."""
+    if id(node) not in known:
+        known[id(node)] = MOST_NODES + 1  # for one that refers to itself, which has no end
+        inner = node.value if isinstance(node.value, list) else []
+        parts = [part for one in inner for part in (one if isinstance(one, tuple) else (one,))]
+        known[id(node)] = min(1 + sum(_size(part, known) for part in parts), MOST_NODES + 1)
+    return known[id(node)]
 
 
 def license_of(card: str | None) -> dict[str, str]:
@@ -171,8 +204,9 @@ def _front_matter(
     front = {name: value for name, value in held.items() if value is not None}
     for name in ("base_model", "datasets"):
         # Other tools write the folder there that a model was loaded from.
-        named = [one for one in _several(held.get(name)) if not is_local_path(str(one))]
-        if len(named) < len(_several(held.get(name))):
+        given = words(held.get(name))
+        named = [one for one in given if not is_local_path(one)]
+        if len(named) < len(given):
             front.pop(name)
             front |= {name: named} if named else {}
     front["library_name"] = "transformers"
@@ -211,8 +245,14 @@ def _several(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
+def words(value: Any) -> list[str]:
+    """Return what a field of a card names: a text or several, anything else left out."""
+    named = value if isinstance(value, list | tuple) else [value]
+    return [str(one) for one in named if isinstance(one, str | int | float)]
+
+
 def _merged(earlier: Any, ours: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(map(str, [*_several(earlier), *ours])))
+    return list(dict.fromkeys([*words(earlier), *map(str, ours)]))
 
 
 def _to_yaml(front: Mapping[str, Any]) -> str:

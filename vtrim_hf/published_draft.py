@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from .plain_facts import DEFAULT_DOMAIN, domain_tag
 
@@ -172,7 +173,7 @@ def draft_from_facts(
         repo_id=repo_id,
         commit=commit,
         revision=revision,
-        url=page if revision is None else f"{page}/tree/{revision}",
+        url=page if revision is None else f"{page}/tree/{quote(revision, safe='')}",
         target=target.get("id"),
         vocab_size=target["vocab_size"],
         tokenizer_hash=target.get("tokenizer_hash"),
@@ -201,7 +202,8 @@ def order_of_merit(draft: PublishedDraft, domain: str | None) -> tuple[Any, ...]
     A draft whose own data has the domain comes before one that is only tagged with it. Then
     coverage in whole per cents counts (of the domain, else of all; one that is not known comes
     last), because smaller differences lie inside the intervals; then the speed-up that was
-    measured, on whichever machine; then the smaller vocabulary; then the name.
+    measured, on whichever machine; then the smaller vocabulary; then the name. All of it is what
+    the publisher says: the order is as good as the people whose drafts are asked for.
     """
     fits = 0 if domain is None else draft.serves(domain)
     known = draft.covered(domain) or draft.overall

@@ -122,6 +122,19 @@ def small_file(
 
 
 @contextmanager
+def loading(draft: PublishedDraft) -> Iterator[None]:
+    """Say of an error which published draft cannot be loaded, and the way out."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise OSError(
+            f"the draft that fits best, {draft.name} at {draft.commit}, cannot be loaded: {error}"
+            "; name somebody else's with author=, or load another one of find_drafts with "
+            "from_pretrained(draft.repo_id, revision=draft.commit)"
+        ) from error
+
+
+@contextmanager
 def answered(doing: str, endpoint: str) -> Iterator[None]:
     """Turn what the Hub's client raises while something is read into an `OSError`."""
     try:

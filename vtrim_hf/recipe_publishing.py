@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .decode_report import DecodeReport
+from .family_index import check_holds_no_index
 from .hub_account import MAIN, check_free, check_login, look_at
-from .recipe import PublishChoice, Recipe
+from .named_models import NamedModel
+from .recipe import PublishChoice, Recipe, is_place
 from .recipe_plan import Piece, endpoint_of, repo_id
 from .recipe_yaml import Mistake, RecipeError
 from .run_folder import files_in, replaced_folder
@@ -50,8 +52,10 @@ def check_publishing(
 
     def check(name: str) -> None:
         token = check_login(api, None, name, create_pr=wish.create_pr)
+        place = look_at(api, name, wish.revision, token)
+        check_holds_no_index(place)
         check_free(
-            look_at(api, name, wish.revision, token),
+            place,
             api.endpoint,
             exist_ok=wish.exist_ok or owns(endpoint, name),
             create_pr=wish.create_pr,
@@ -62,7 +66,7 @@ def check_publishing(
     def check_index(name: str) -> None:
         entries = [_entry(scope, repo_id(recipe, scope), wish) for scope in wanted]
         ours = wish.exist_ok or owns(endpoint, name)
-        _index(wish, name, endpoint).check(entries, exist_ok=ours)
+        _index(recipe, wish, name, endpoint).check(entries, exist_ok=ours)
 
     places = [("repo_id", repo_id(recipe, scope), check) for scope in wanted]
     if wish.index is not None:
@@ -82,6 +86,7 @@ def publish(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
     Returns:
         The file that tells where it is, and facts to record.
     """
+    from .hub import NOT_LISTED
     from .hub import publish as publish_draft
 
     recipe, run = shop.recipe, shop.folder
@@ -107,6 +112,8 @@ def publish(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
             endpoint=endpoint,
             progress=shop.progress,
         )
+    if NOT_LISTED in published.steps:
+        shop.say(f"{name}: {NOT_LISTED}")
     facts = {
         "endpoint": endpoint,
         "repo_id": name,
@@ -117,7 +124,7 @@ def publish(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
     if wish.index is not None:
         entry = {**_entry(piece.scope, name, wish), "commit": published.commit}
         with run.publishing(endpoint, wish.index, proposed=False):
-            _index(wish, wish.index, endpoint).write([entry], progress=shop.progress)
+            _index(recipe, wish, wish.index, endpoint).write([entry], progress=shop.progress)
         facts["index"] = wish.index
     place = run.place(piece)
     with replaced_folder(place) as new:
@@ -126,7 +133,7 @@ def publish(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
     return files_in(place), facts
 
 
-def _index(wish: PublishChoice, name: str, endpoint: str) -> IndexUpload:
+def _index(recipe: Recipe, wish: PublishChoice, name: str, endpoint: str) -> IndexUpload:
     """Return the index, for whoever is logged in and may write there."""
     from huggingface_hub import HfApi
 
@@ -134,8 +141,15 @@ def _index(wish: PublishChoice, name: str, endpoint: str) -> IndexUpload:
 
     api = HfApi(endpoint=endpoint)
     token = check_login(api, None, name, create_pr=False)
+    target = recipe.target.name
     return IndexUpload(
-        api, name, token, license=wish.license, private=wish.private, holds_drafts=False
+        api,
+        name,
+        token,
+        license=wish.license,
+        private=wish.private,
+        holds_drafts=False,
+        target=NamedModel(target, is_folder=is_place(target)).hub_id,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .card_words import harmless
 from .catalogue import check_wishes, find_drafts
 from .hub_arguments import check_access, check_flag, check_text
 from .hub_errors import is_passing, status_of
@@ -221,7 +222,7 @@ def _vocabulary(
     if None not in known and known[0] != known[1]:
         logger.warning(
             "%s is not scored: it is for another tokenizer (%.12s) than the target's (%.12s)",
-            draft.repo_id,
+            draft.name,
             *known,
         )
         return None
@@ -238,9 +239,9 @@ def _vocabulary(
             )
     except (OSError, ValueError) as error:
         if status_of(error) == 429 or (status_of(error) is None and is_passing(error)):
-            with answered(f"reading {draft.repo_id}", endpoint or "the Hub"):
+            with answered(f"reading {draft.name}", endpoint or "the Hub"):
                 raise
-        text = " ".join(str(error).split())
-        logger.warning("%s is not scored: %.300s", draft.repo_id, text)
+        text = harmless(" ".join(str(error).split()))
+        logger.warning("%s is not scored: %s", draft.name, text)
         return None
     return vocabulary

@@ -9,10 +9,11 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import torch
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import CommitOperationAdd, HfApi, constants, snapshot_download
 from safetensors.torch import save
 
 import vtrim_hf
@@ -20,6 +21,8 @@ from hub_client import point_client_at
 from shelved_drafts import TARGET, make_facts, shelve
 from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
 from vtrim_hf.catalogue import best_draft
+from vtrim_hf.coverage_metadata import COVERAGE_JSON
+from vtrim_hf.family_index import FAMILY_JSON, FAMILY_TAG
 from vtrim_hf.local_hub import Account, LocalHub
 from vtrim_hf.model_card import render_card, split_card
 from vtrim_hf.plain_facts import domain_tag
@@ -311,7 +314,74 @@ def test_arguments_that_mean_nothing(hub: LocalHub, asked: dict[str, Any], rule:
     assert not [*hub.log], "before any request"
 
 
+class TestCardsOfStrangers:
+    """One repository's card never stops the catalogue for everybody."""
+
+    @pytest.mark.parametrize(
+        "front", ["w: !!bool zz", "w: !!int ''", "w: !!timestamp zz", "w: !!float ''", "- mit"]
+    )
+    def test_a_branch_s_odd_card_tells_no_licence(
+        self, hub: LocalHub, monkeypatch: pytest.MonkeyPatch, front: str
+    ) -> None:
+        shelve("user/good", make_facts(domains={"sql": 0.98}))
+        card = f"---\n{front}\n---\n".encode()
+        shelve_branch(monkeypatch, "user/odd", {"README.md": card})
+        found = {draft.name: draft.license for draft in find_drafts(TARGET)}
+        assert found == {"user/good": "mit", "user/odd@sql": None}
+
+    def test_a_family_s_main_is_told_apart_from_a_draft(
+        self, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shelve_branch(monkeypatch, "user/family", {})
+        with pytest.raises(OSError, match=r"user/family holds a family's index .* revision="):
+            TrimmedDraftForCausalLM.from_pretrained("user/family")
+        with pytest.raises(OSError, match=r"config\.json") as caught:
+            TrimmedDraftForCausalLM.from_pretrained("user/family", revision="sql")
+        assert "index" not in str(caught.value)
+
+    @pytest.mark.parametrize("branch", ["c#", "50%", "a/b"])
+    def test_the_address_of_a_branch_leads_there(
+        self, hub: LocalHub, monkeypatch: pytest.MonkeyPatch, branch: str
+    ) -> None:
+        shelve_branch(monkeypatch, "user/family", {}, branch)
+        (found,) = find_drafts(TARGET)
+        assert found.revision == branch
+        assert unquote(found.url.rpartition("/tree/")[2]) == branch
+        assert not set(found.url.rpartition("/tree/")[2]) & set("#/")
+
+
+def shelve_branch(
+    monkeypatch: pytest.MonkeyPatch, repo_id: str, files: dict[str, bytes], branch: str = "sql"
+) -> str:
+    """Put a family of one branch on the Hub, whatever its card says; return the branch's commit."""
+    api, facts = HfApi(), make_facts(domains={"sql": 0.98})
+    entry = {"domain": "sql", "repo_id": repo_id, "revision": branch}
+    index = {"format_version": 1, "drafts": [entry]}
+    shelve(repo_id, tags=[FAMILY_TAG], more={FAMILY_JSON: json.dumps(index).encode()})
+    monkeypatch.setattr(HfApi, "_validate_yaml", lambda self, *args, **kwargs: None)
+    first = api.list_repo_commits(repo_id)[-1].commit_id
+    api.create_branch(repo_id, branch=branch, revision=first)
+    files = {COVERAGE_JSON: json.dumps(facts).encode(), **files}
+    added = [CommitOperationAdd(name, data) for name, data in files.items()]
+    made = api.create_commit(repo_id, added, commit_message="Shelve", revision=branch)
+    return str(made.oid)
+
+
 class TestBest:
+    def test_one_that_cannot_be_loaded_is_named_with_the_way_out(self, hub: LocalHub) -> None:
+        commit = shelve("user/empty", make_facts(domains={"sql": 0.98}))
+        told = f"fits best, user/empty at {commit}, cannot be loaded: .*author="
+        with pytest.raises(OSError, match=told):
+            TrimmedDraftForCausalLM.from_hub_for(TARGET, "sql")
+
+    def test_words_of_strangers_are_short_and_seen(self, hub: LocalHub) -> None:
+        names = {f"\x1b]0;owned\x07\x1b[2J{n}" + "x" * 250: 0.9 for n in range(90)}
+        shelve("user/loud", make_facts(domains=names))
+        with pytest.raises(ValueError, match="for this target there are: user/loud") as caught:
+            best_draft(TARGET, "law")
+        assert len(str(caught.value)) < 1000
+        assert "\x1b" not in str(caught.value)
+
     def test_the_first_is_taken(self, hub: LocalHub) -> None:
         shelve("user/a", make_facts(domains={"sql": 0.9}))
         shelve("user/b", make_facts(domains={"sql": 0.95}))

@@ -21,6 +21,7 @@ from vtrim_hf import TokenCounts, cli_shared
 from vtrim_hf.cli_catalogue import catalogue, plain_text, recommend
 from vtrim_hf.cli_publishing import publish
 from vtrim_hf.local_hub import LocalHub
+from vtrim_hf.published_draft import draft_from_facts
 from vtrim_hf.recommending import recommend_drafts
 from vtrim_hf.vocabulary import tokenizer_fingerprint
 
@@ -177,6 +178,26 @@ class TestRecommend:
         with pytest.raises(ValueError, match=r"of 2 published drafts .* none can be scored"):
             recommend_drafts(TARGET, counts, k_max=2, license="mit", domain=None, author="user")
 
+    def test_a_branch_that_cannot_be_scored_is_named(
+        self, hub: LocalHub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = [{"text": text} for text in TEXTS]
+        counts = TokenCounts.from_dataset(rows, make_byte_tokenizer(), text_column="text")
+        drafts = [
+            draft_from_facts(
+                make_facts(tokenizer_hash=hash_),
+                repo_id="user/x",
+                commit="0" * 40,
+                endpoint=hub.endpoint,
+                revision="sql\x1b",
+            )
+            for hash_ in ("0" * 64, None)
+        ]
+        monkeypatch.setattr("vtrim_hf.recommending.find_drafts", lambda *args, **more: drafts)
+        with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="none can be"):
+            recommend_drafts(TARGET, counts, progress=False)
+        assert caplog.text.count("user/x@sql") == 2
+
     def test_it_counts_as_vtrim_count_does(self, hub: LocalHub, target: Path, data: Path) -> None:
         shelve_kept("user/x", [*range(100)])
         (found,) = recommend_drafts(str(target), str(data), progress=False)
@@ -265,6 +286,7 @@ class TestFamily:
             (("user/x", "--record", "r.json"), "--record notes a family's drafts"),
             (("user/{domain}", "--record", "."), "another file with --record"),
             (("user/x", "--layout", "repositories"), "--layout 'repositories' needs {domain}"),
+            (("user/x", "--license", "mit"), "drafts of several domains are a family"),
         ],
     )
     def test_mistakes(self, folder: Path, options: tuple[str, ...], said: str) -> None:

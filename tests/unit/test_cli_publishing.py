@@ -105,6 +105,8 @@ def test_a_dry_run_tells_and_changes_nothing(hub: LocalHub, folder: Path) -> Non
         (["user/x", "--license", "mit", "--create-pr"], "leave out --create-pr to create it"),
         (["someone/x", "--license", "mit"], "may not write to the namespace"),
         (["user/x", "--license", "mit", "--search", "missing.json"], "missing.json"),
+        (["user/x", "--license", "mit", "--target", "x/y/z"], "--target must be the target's id"),
+        (["user/x", "--license", "mit", "--max-shard-size", "0"], "--max-shard-size must be a"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(
@@ -127,6 +129,19 @@ def test_an_existing_repository_and_one_without_changes(hub: LocalHub, folder: P
     pull = json.loads(run(*arguments, "--create-pr", "--json").stdout)
     assert (pull["changed"], pull["revision"]) == (False, "main")
     assert pull["commit"] == HfApi().model_info("user/x").sha
+
+
+def test_an_embedded_target_is_named_by_its_id(
+    hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(draft: Any, repo_id: str, **options: Any) -> Any:
+        raise ValueError(f"{options['target_id']} and {options['draft_id']}")
+
+    monkeypatch.setattr(vtrim_hf.hub, "publish", told)
+    names = ("--target", "smollm2", "--source", "me/small")
+    shown = run(folder, "user/x", "--license", "mit", *names, exit_code=2).stderr
+    assert "/SmolLM2-" in shown
+    assert "and me/small" in " ".join(shown.split())
 
 
 def test_a_licence_of_ones_own(hub: LocalHub, folder: Path) -> None:

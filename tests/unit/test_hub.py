@@ -140,8 +140,6 @@ def test_no_path_of_this_machine_is_published(
         "draft",
         tokenizer=tmp_path / "target",
         report=pair.report,
-        target_id=str(tmp_path / "target"),
-        draft_id="target",
         datasets=[str(tmp_path / "data.jsonl"), "me/data"],
     )
     for name in done.files:
@@ -247,6 +245,28 @@ def test_a_branch_is_made_and_main_stays(hub: LocalHub, pair: Pair) -> None:
     for revision in ("wide", once_more.commit):
         loaded = TrimmedDraftForCausalLM.from_pretrained(REPO, revision=revision)
         assert torch.equal(loaded(ids).logits, expected)
+
+
+def test_a_branch_that_no_catalogue_lists_is_told(hub: LocalHub, pair: Pair) -> None:
+    """Main has neither a draft's tags nor an index, so nobody would find it."""
+    plan = send(pair.draft, revision="v#1", dry_run=True)
+    assert plan.steps[-1] == vtrim_hf.hub.NOT_LISTED
+    assert plan.url == f"{hub.endpoint}/{REPO}/tree/v%231"
+    assert vtrim_hf.hub.NOT_LISTED not in send(pair.draft, dry_run=True).steps
+    done = send(pair.draft, revision="v#1")
+    assert (done.steps[-1], done.url) == (vtrim_hf.hub.NOT_LISTED, plan.url)
+
+
+def test_the_odd_card_of_a_source_says_no_licence(
+    hub: LocalHub, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = HfApi()
+    api.create_repo("user/odd")
+    monkeypatch.setattr(HfApi, "_validate_yaml", lambda self, *args, **kwargs: None)
+    text = b"---\nlicense: mit\nw: !!bool zz\n---\n"
+    api.upload_file(repo_id="user/odd", path_or_fileobj=text, path_in_repo="README.md")
+    with pytest.raises(PublishError, match="the licence of the weights is not known"):
+        send(pair.draft, license=None, draft_id="user/odd", dry_run=True)
 
 
 def test_a_new_branch_starts_from_nothing_and_that_is_what_is_checked(
@@ -450,7 +470,16 @@ def test_arguments_that_contradict_are_refused(
         ({"datasets": [b"me/x"]}, "datasets must be a text or a list of texts"),
         ({"target_id": 5}, "target_id must be a text, got 5"),
         ({"commit_message": " "}, "commit_message must be a text"),
+        ({"target_id": "smollm2"}, "target_id must be the target's id on the Hub, .*'smollm2'"),
+        ({"target_id": "x/y/z"}, "target_id must be the target's id on the Hub"),
+        ({"target_id": "/home/me/target"}, "target_id must be the target's id on the Hub"),
+        ({"target_id": "a b/c"}, "the target must be named by its id on the Hub"),
+        ({"draft_id": "small"}, "draft_id must be the source's id on the Hub"),
         ({"max_shard_size": 0}, "max_shard_size must be a number of bytes"),
+        ({"max_shard_size": -1}, "max_shard_size must be a number of bytes"),
+        ({"max_shard_size": True}, "max_shard_size must be a number of bytes"),
+        ({"max_shard_size": "-1GB"}, "max_shard_size must be .* got '-1GB'"),
+        ({"max_shard_size": "large"}, "max_shard_size must be .* got 'large'"),
         ({"search": "search.json"}, "search must be what search_vocabulary or SearchResult.load"),
         ({"report": {}}, "report must be what measure_decoding"),
         ({"counts": {}}, "counts must be what TokenCounts"),

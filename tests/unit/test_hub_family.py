@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, get_token
 
 import vtrim_hf.hub
 from hub_client import point_client_at
 from published_facts import make_pair, make_report
+from shelved_drafts import make_facts, shelve
 from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata
 from vtrim_hf.family_folder import drafts_in
 from vtrim_hf.family_index import FAMILY_JSON, family_card, family_text, merged, parse_family
+from vtrim_hf.family_names import check_apart
 from vtrim_hf.family_record import RECORD, FamilyRecord
+from vtrim_hf.family_upload import IndexUpload
+from vtrim_hf.hub import publish
 from vtrim_hf.hub_errors import PublishError
 from vtrim_hf.hub_family import publish_family
 from vtrim_hf.local_hub import LocalHub
@@ -81,6 +87,13 @@ class TestFolders:
     def test_what_is_no_family(self, saved: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="holds one draft"):
             drafts_in(saved / "domains" / "sql" / "draft")
+        for one in (saved / "domains" / "sql", tmp_path / "together"):
+            if not one.exists():  # a run for all domains together
+                one.mkdir()
+                (one / "draft").symlink_to(saved / "domains/sql/draft")
+            with pytest.raises(ValueError, match=r"holds one draft, .* publish .*draft by itself"):
+                drafts_in(one)
+        (tmp_path / "together" / "draft").unlink()
         with pytest.raises(ValueError, match="holds none"):
             drafts_in(tmp_path)
         with pytest.raises(ValueError, match="is none"):
@@ -97,9 +110,27 @@ class TestFolders:
         place.write_text(json.dumps({"model_type": "llama"}))
         with pytest.raises(ValueError, match="'llama' model, no trimmed draft"):
             drafts_in(folder)
-        place.write_text("{")
-        with pytest.raises(ValueError, match="no JSON"):
+        for text, rule in (
+            ("{", "of the domain 'sql' is no JSON"),
+            ("[" * 100_000, "of the domain 'sql' is no JSON"),
+            (json.dumps(config | {"vocab_size": [1]}), r"vocab_size must be a whole .*\[1\]"),
+        ):
+            place.write_text(text)
+            with pytest.raises(ValueError, match=rule):
+                drafts_in(folder)
+        place.write_text(json.dumps(config))
+        (folder / "domains/sql/draft" / COVERAGE_JSON).write_text("{")
+        with pytest.raises(ValueError, match=r"coverage\.json of the domain 'sql': .*no JSON"):
             drafts_in(folder)
+
+    def test_each_draft_s_target_is_told(self, folder: Path) -> None:
+        place = folder / "domains/sql/draft" / COVERAGE_JSON
+        facts = json.loads(place.read_text())
+        facts["target"]["id"] = TARGET
+        place.write_text(json.dumps(facts))
+        found = drafts_in(folder)
+        assert (found["sql"].target, found["sql"].vocab_size) == (TARGET, 300)
+        assert found["chat"].target is None
 
 
 class TestNames:
@@ -122,6 +153,32 @@ class TestNames:
     ) -> None:
         with pytest.raises(ValueError, match=rule):
             publish_family(saved, repo_id, **OPTIONS | options)
+
+    @pytest.mark.parametrize(
+        ("places", "rule"),
+        [
+            ({"a": (ONE, "a"), "a/b": (ONE, "a/b")}, "'a' and 'a/b' would get branches"),
+            ({"x/y": (ONE, "x/y"), "x": (ONE, "x")}, "'x/y' and 'x' would get branches"),
+            ({"sql": ("u/sql", None), "SQL": ("u/SQL", None)}, "would get repositories"),
+        ],
+    )
+    def test_names_that_cannot_lie_beside_each_other(self, places: Any, rule: str) -> None:
+        with pytest.raises(ValueError, match=rule):
+            check_apart(places)
+
+    def test_names_that_can(self) -> None:
+        check_apart({"a": (ONE, "a"), "ab": (ONE, "ab"), "A": (ONE, "A"), "b/c": (ONE, "b/c")})
+        check_apart({"a": ("u/a", None), "ab": ("u/ab", None)})
+
+    def test_they_are_told_before_any_request(self, saved: Path, hub: LocalHub) -> None:
+        drafts = dict.fromkeys(("sql", "SQL"), saved / "domains/sql/draft")
+        with pytest.raises(ValueError, match="'SQL' and 'sql' would get repositories"):
+            publish_family(drafts, TEMPLATE, **OPTIONS)
+        with pytest.raises(ValueError, match="user/tiny-SQL is a draft's"):
+            publish_family(
+                {"sql": saved / "domains/sql/draft"}, TEMPLATE, **OPTIONS, index="user/tiny-SQL"
+            )
+        assert not [*hub.log]
 
     def test_a_domain_that_can_be_no_branch(self, saved: Path) -> None:
         draft = saved / "domains/sql/draft"
@@ -361,6 +418,8 @@ def test_a_record_that_cannot_be_written_stops_all_before(hub: LocalHub, folder:
         ("RUN", {"license": 5}, "license must be an identifier"),
         ("RUN", {"language": b"en"}, "language must be a text"),
         ("RUN", {"target_id": ""}, "target_id must be a text"),
+        ("RUN", {"target_id": "smollm2"}, "target_id must be the target's id on the Hub"),
+        ("RUN", {"max_shard_size": -1}, "max_shard_size must be a number of bytes"),
         ("RUN", {"on_published": "print"}, "on_published must be a function"),
     ],
 )
@@ -388,7 +447,19 @@ class TestRecord:
         assert again.owns("e", "s", None)
         assert not again.owns("f", "s", None)
 
-    @pytest.mark.parametrize("text", ["{}", "{", "[1]", '{"published": 3}', "[" * 100_000])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{}",
+            "{",
+            "[1]",
+            '{"published": 3}',
+            '{"published": "abc"}',
+            '{"published": [["a"]]}',
+            '{"published": [["a", "b", 3]]}',
+            "[" * 100_000,
+        ],
+    )
     def test_what_is_damaged_is_refused(self, tmp_path: Path, text: str) -> None:
         (tmp_path / RECORD).write_text(text)
         with pytest.raises(ValueError, match=r"damaged .* remove it, .* file with record="):
@@ -441,7 +512,7 @@ class TestIndex:
             (b'{"format_version":1,"drafts":[{"domain":"x","repo_id":"../x"}]}', "match"),
             (
                 b'{"format_version":1,"drafts":[{"domain":"x","repo_id":"a/b","revision":"-x"}]}',
-                "match",
+                "name that git takes",
             ),
             (b'{"format_version":1,"drafts":[],"more":1}', "not known"),
         ],
@@ -457,6 +528,23 @@ class TestIndex:
         )
         assert parse_family(family_text(entries))["drafts"] == entries
         assert [entry["repo_id"] for entry in entries] == ["a/b", "a/c"]
+
+    def test_what_git_takes_for_a_branch_can_be_listed(self) -> None:
+        """One rule: what was published can be listed, and what is listed can be read."""
+        for name in ("c++", "español", 'a"b', "a/b", "50%"):
+            entries = [{"domain": name, "repo_id": ONE, "revision": name}]
+            assert parse_family(family_text(entries))["drafts"] == entries
+        with pytest.raises(ValueError, match="name that git takes"):
+            family_text([{"domain": "x", "repo_id": ONE, "revision": "a b"}])
+
+    @pytest.mark.parametrize("name", ['a"b', "a`b", "x'y", "c#"])
+    def test_the_snippet_is_python_whatever_the_branch_is_called(self, name: str) -> None:
+        entries = [{"domain": name, "repo_id": ONE, "revision": name}]
+        card = family_card(ONE, entries, {}, tags=[], license={})
+        snippet = card.partition("```python\n")[2].partition("```")[0]
+        (call,) = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
+        assert ast.literal_eval(call.keywords[0].value) == name
+        assert "``a`b``" in card or "`" not in name
 
     def test_signs_of_a_name_are_no_markdown(self) -> None:
         entries = [{"domain": "a|<b>", "repo_id": "a/b"}]
@@ -475,3 +563,115 @@ def test_drafts_of_several_targets_are_no_family(hub: LocalHub, folder: Path) ->
     with pytest.raises(ValueError, match=r"of several: .*'sql' is for team/sql-target"):
         publish_family(folder, "user/x-{domain}", license="mit", progress=False)
     assert repositories(hub) == []
+
+
+class TestIndexOnTheHub:
+    """What renewing an index does with what it lists; no draft is loaded for it."""
+
+    INDEX = "user/family"
+
+    def upload(self, **known: Any) -> IndexUpload:
+        settings = {"license": "mit", "private": None, "holds_drafts": False, **known}
+        return IndexUpload(HfApi(), self.INDEX, str(get_token()), **settings)
+
+    def shelve(self, domain: str, **facts: Any) -> dict[str, str]:
+        """Put a draft on the Hub, and return its line of the index."""
+        repo_id = f"user/{domain}"
+        commit = shelve(
+            repo_id, make_facts(**{"target": TARGET, "domains": {domain: 0.9}} | facts)
+        )
+        return {"domain": domain, "repo_id": repo_id, "commit": commit}
+
+    def listed(self, hub: LocalHub) -> list[str]:
+        return [one["domain"] for one in parse_family(hub.read(self.INDEX, FAMILY_JSON))["drafts"]]
+
+    def test_what_cannot_be_listed_is_told_before(self, hub: LocalHub) -> None:
+        for entry in ({"revision": "a b"}, {"domain": "x" * 301}):
+            wrong = {"domain": "x", "repo_id": "user/x"} | entry
+            with pytest.raises(PublishError, match="cannot be listed in user/family"):
+                self.upload().check([wrong], exist_ok=False)
+        assert repositories(hub) == []
+
+    def test_drafts_of_another_target_are_kept_by_a_refusal(self, hub: LocalHub) -> None:
+        self.upload(target=TARGET).write([self.shelve("sql")], progress=False)
+        other = {"domain": "sql", "repo_id": "user/other-sql"}
+        for known, told in (
+            ({"target": "team/other"}, f"lists user/sql for {TARGET} .*for team/other"),
+            ({"vocab_size": 400}, r"\(300 tokens\), .*\(400 tokens\)"),
+        ):
+            with pytest.raises(PublishError, match=told):
+                self.upload(**known).check([other], exist_ok=True)
+        # A recipe may not know its target's id before: then nothing is written over.
+        entry = self.shelve("chat", target="team/other")
+        with pytest.raises(PublishError, match=r"lists user/.* with index="):
+            self.upload().write([entry], progress=False)
+        assert self.listed(hub) == ["sql"]
+        # What takes the place of a draft is that draft's own affair.
+        again = self.shelve("sql", target="team/other")
+        self.upload(target="team/other").check([again], exist_ok=True)
+
+    def test_a_draft_that_is_gone_leaves_the_index(
+        self, hub: LocalHub, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.upload().write([self.shelve("chat"), self.shelve("sql")], progress=False)
+        HfApi().delete_repo("user/chat")  # the cache still holds its facts
+        upload = self.upload()
+        with caplog.at_level(logging.WARNING):
+            upload.write([self.shelve("zoo")], progress=False)
+        assert upload.left_out == ("user/chat",)
+        assert "user/family lists user/chat, which is gone" in caplog.text
+        assert self.listed(hub) == ["sql", "zoo"]
+        assert "chat" not in hub.read(self.INDEX, "README.md").decode().partition("---\n\n")[2]
+
+    def test_the_snippet_loads_what_is_there(self, hub: LocalHub) -> None:
+        """The first line may be of a draft whose facts cannot be read."""
+        shelve("user/a", b"{")
+        blank = {"domain": "a", "repo_id": "user/a", "commit": HfApi().model_info("user/a").sha}
+        self.upload().write([blank, self.shelve("sql")], progress=False)
+        assert 'from_pretrained("user/sql")' in hub.read(self.INDEX, "README.md").decode()
+
+    @pytest.mark.filterwarnings("ignore:Warnings while validating metadata")  # of no licence
+    def test_a_listed_draft_without_a_card_has_no_licence(self, hub: LocalHub) -> None:
+        entry = self.shelve("chat")
+        HfApi().delete_file("README.md", "user/chat")
+        entry["commit"] = str(HfApi().model_info("user/chat").sha)
+        self.upload().write([entry, self.shelve("sql")], progress=False)
+        front, _ = split_card(hub.read(self.INDEX, "README.md").decode())
+        assert "license" not in front
+
+    def test_a_branch_elsewhere_is_not_said_to_be_found(self, hub: LocalHub) -> None:
+        entry = {**self.shelve("sql"), "revision": "main"}
+        self.upload().write([entry], progress=False)
+        assert "from_hub_for" not in hub.read(self.INDEX, "README.md").decode()
+        self.upload().write([self.shelve("sql")], progress=False)
+
+    def test_a_new_index_of_private_drafts_is_private(self, hub: LocalHub) -> None:
+        shelve("user/sql", make_facts(), private=True)
+        entry = {"domain": "sql", "repo_id": "user/sql"}
+        self.upload().write([entry], progress=False)
+        assert HfApi().model_info(self.INDEX).private
+
+    def test_a_damaged_index_and_card_are_named(self, hub: LocalHub) -> None:
+        entry = self.shelve("sql")
+        self.upload().write([entry], progress=False)
+        card = hub.read(self.INDEX, "README.md").decode()
+        broken = card.replace("<!-- vtrim:end family -->", "")
+        shelve(self.INDEX, more={"README.md": broken.encode()})
+        with pytest.raises(ValueError, match=r"^user/family: the marks of the card"):
+            self.upload().check([entry], exist_ok=True)
+        shelve(self.INDEX, more={FAMILY_JSON: b"{"})
+        with pytest.raises(ValueError, match=r"the index user/family cannot be renewed: .*JSON"):
+            self.upload().check([entry], exist_ok=True)
+
+    def test_no_draft_goes_onto_an_index(self, hub: LocalHub, folder: Path) -> None:
+        self.upload().write([self.shelve("sql")], progress=False)
+        options = {"license": "mit", "progress": False, "dry_run": True}
+        draft = folder / "domains/sql/draft"
+        for more in ({"exist_ok": True}, {"create_pr": True}):
+            with pytest.raises(PublishError, match=r"holds a family's index, .* revision="):
+                publish(draft, self.INDEX, **options, **more)
+        place = folder / "domains/sql/measure"
+        with pytest.raises(ValueError, match=r"holds no config\.json.*are a family"):
+            publish(folder, self.INDEX, **options)
+        with pytest.raises(ValueError, match=r"holds no config\.json: save one with .*trim`$"):
+            publish(place, self.INDEX, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 from typing import Any
 
@@ -343,3 +345,56 @@ def test_texts_of_numpy_are_plain_in_the_front_matter(full: dict[str, Any]) -> N
     front, _ = split_card(card)
     assert (front["language"], front["tags"][-2:]) == (["en"], ["one", "two"])
     assert license_of(card) == {"license": "other", "license_name": "mine"}
+
+
+def bomb(first: str, line: str) -> str:
+    """Nine references to nine of the line before, ten times over."""
+    lines = [first.format(name="a")]
+    for before, name in itertools.pairwise("abcdefghij"):
+        lines.append(line.format(name=name, before=", ".join([f"*{before}"] * 9)))
+    return "---\n" + "\n".join(lines) + "\n---\n# Card\n"
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "---\nw: !!bool zz\n---\n",
+        "---\nw: !!int ''\n---\n",
+        "---\nw: !!timestamp zz\n---\n",
+        "---\nw: !!binary 'é'\n---\n",
+        "---\n? [1, 2]\n: 3\n---\n",
+        "---\nw: " + "9" * 5000 + "\n---\n",
+        "---\nw: &a [*a]\nlicense: mit\n---\n",
+        "---\nw: " + "[" * 5000 + "\n---\n",
+        bomb("- &{name} [x, x]", "- &{name} [{before}]"),
+        bomb("{name}: &{name} [x, x]", "{name}: &{name} [{before}]"),
+        bomb("{name}: &{name} {{k: 1}}", "{name}: &{name}\n  <<: [{before}]"),
+    ],
+    ids=range(11),
+)
+def test_a_hostile_front_matter_is_no_more_than_a_value_error(card: str) -> None:
+    with pytest.raises(ValueError, match=r"card \(README\.md\)") as caught:
+        split_card(card)
+    assert len(str(caught.value)) < 1000
+    assert license_of(card) == {}
+
+
+def test_references_in_measure_are_read() -> None:
+    held, _ = split_card("---\na: &a {k: [1]}\nb: {<<: *a, c: *a}\n---\n")
+    assert held["b"] == {"k": [1], "c": {"k": [1]}}
+
+
+def test_what_is_no_text_in_a_list_of_the_card_is_left_out(full: dict[str, Any]) -> None:
+    held = "---\ntags: [mine, {a: b}, [c], 7]\ndatasets: {x: y}\n---\n# Mine\n"
+    front, _ = split_card(render_card("me/x", full, "mit", existing=held))
+    assert front["tags"][:2] == ["mine", "7"]
+    assert all(isinstance(name, str) for name in front["datasets"])
+
+
+@pytest.mark.parametrize("name", ['a"b', "a`b", "x'y", "c#", "50%"])
+def test_the_snippet_of_a_branch_is_python(full: dict[str, Any], name: str) -> None:
+    card = render_card("me/x", full, "mit", revision=name)
+    snippet = card.partition("```python\n")[2].partition("```")[0]
+    calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
+    said = [word.value for call in calls for word in call.keywords if word.arg == "revision"]
+    assert [ast.literal_eval(value) for value in said] == [name]

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 COVERAGE_JSON = "vtrim/coverage.json"
 KEPT_IDS_FILE = "vtrim/vocabulary.safetensors"
+FAMILY_JSON = "vtrim/family.json"
 LARGEST_FILE = 1 << 20
 _DEEPEST = 20
 
@@ -80,7 +81,7 @@ class DraftOnHub:
         Args:
             target_id: Hub id of the model to draft for.
             domain: what it shall be good at; None takes the best for all that was counted.
-            author: user or organization that published it.
+            author: user or organization that published it; name one that you trust.
             k_max: most kept ids.
             license: identifier of the licence.
             kwargs: what `from_pretrained` takes, `token` among it; not what the choice decides
@@ -105,17 +106,12 @@ class DraftOnHub:
                     "with from_pretrained instead"
                 )
         catalogue = _installed("catalogue", "finding a published draft")
-        found = catalogue.best_draft(
-            target_id,
-            domain,
-            author=author,
-            k_max=k_max,
-            license=license,
-            token=kwargs.get("token"),
-        )
-        logger.info("The draft for %s is %s at %s", target_id, found.repo_id, found.commit)
+        token, wanted = kwargs.get("token"), {"author": author, "k_max": k_max, "license": license}
+        found = catalogue.best_draft(target_id, domain, token=token, **wanted)
+        logger.info("The draft for %s is %s at %s", target_id, found.name, found.commit)
         loaded: Any = cls
-        return loaded.from_pretrained(found.repo_id, revision=found.commit, **kwargs)
+        with catalogue.loading(found):
+            return loaded.from_pretrained(found.repo_id, revision=found.commit, **kwargs)
 
     def check_facts(self) -> None:
         """Raise unless `coverage_metadata` can be saved and will come back.
@@ -229,7 +225,13 @@ def pinned(name: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     )
     if getattr(revision, "resolved", None) is None:
         revision = extract_commit_hash(_found(name, CONFIG_NAME, kwargs), None)
-    return kwargs if revision is None else {**kwargs, "revision": revision}
+    where = kwargs if revision is None else {**kwargs, "revision": revision}
+    if _found(name, CONFIG_NAME, where) is None and _found(name, FAMILY_JSON, where) is not None:
+        raise OSError(
+            f"{name} holds a family's index here and no draft: each lies on a branch or in a "
+            f"repository of its own, which {FAMILY_JSON} lists; name one with revision="
+        )
+    return where
 
 
 def _found(name: Any, file: str, where: Mapping[str, Any]) -> str | None:
