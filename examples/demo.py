@@ -39,6 +39,7 @@ from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.measuring import NoGainWarning
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.training_arguments import bfloat16_pays
+from vtrim_hf.training_pace import NoTimeLeftError
 from vtrim_hf.training_report import TRAINING_JSON, TrainingReport
 from vtrim_hf.training_step import SEARCH_JSON, train_draft
 
@@ -91,20 +92,28 @@ def show_search(width: int, results: dict[str, SearchResult]) -> None:
 def trained_draft(target: NamedModel, data: Path, output: Path, minutes: float) -> Any:
     """Train a draft with the vocabulary in `output`; one that is finished there is only loaded."""
     place = output / "draft"
-    trained = train_draft(
-        target,
-        str(data),
-        place,
-        vocabulary=output / "search",
-        draft_length=DRAFT_LENGTH,
-        settings={
-            "max_minutes": minutes,
-            "evaluations": 6,
-            "feature_cache": str(output / "features"),
-        },
-        on_resumed=lambda number: step(f"going on from step {number} of an earlier run"),
-        on_evaluation=step,
-    )
+
+    def trained_in(minutes: float) -> Any:
+        return train_draft(
+            target,
+            str(data),
+            place,
+            vocabulary=output / "search",
+            draft_length=DRAFT_LENGTH,
+            settings={
+                "max_minutes": minutes,
+                "evaluations": 6,
+                "feature_cache": str(output / "features"),
+            },
+            on_resumed=lambda number: step(f"going on from step {number} of an earlier run"),
+            on_evaluation=step,
+        )
+
+    try:
+        trained = trained_in(minutes)
+    except NoTimeLeftError as error:
+        step(f"the target's states alone took {error.spent:.1f} minutes here: that much longer")
+        trained = trained_in(minutes + error.spent)
     if trained.draft is not None:
         trained.draft.save_pretrained(place)
         target.tokenizer.save_pretrained(place)

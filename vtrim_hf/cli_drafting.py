@@ -88,7 +88,7 @@ def measure(
         Path | None, typer.Option("--output", "-o", help="Folder for report and plot.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of prompts.")] = 20,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens generated a prompt.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens generated a prompt.")] = 128,
     draft_length: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens drafted a round; each draft's own if not given."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .hub_account import MAIN, check_name, check_reference
+from .hub_account import MAIN, check_name, check_reference, has_no_room
 
 REPOSITORIES, REVISIONS = "repositories", "revisions"
 LAYOUTS = (REPOSITORIES, REVISIONS)
@@ -82,9 +82,7 @@ def check_apart(places: Mapping[str, tuple[str, str | None]]) -> None:
     for domain, (repo_id, branch) in places.items():
         name = repo_id.casefold() if branch is None else branch
         for other, of in seen.items():
-            apart = branch is not None and not f"{name}/".startswith(f"{other}/")
-            apart = apart and not f"{other}/".startswith(f"{name}/")
-            if not (apart or (branch is None and name != other)):
+            if name == other or (branch is not None and has_no_room(name, other)):
                 kind = "repositories" if branch is None else "branches"
                 raise ValueError(
                     f"the drafts of {of!r} and {domain!r} would get {kind} that the Hub cannot "

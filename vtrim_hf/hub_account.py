@@ -169,7 +169,14 @@ def look_at(api: Any, repo_id: str, revision: str | None, token: str) -> Destina
             raise ValueError(
                 f"revision must be a branch, {branch!r} is a tag of {repo_id}: take another name"
             )
-        on_main, has_branch = _files(info), branch in {MAIN, *(ref.name for ref in refs.branches)}
+        branches = {MAIN, *(ref.name for ref in refs.branches)}
+        on_main, has_branch = _files(info), branch in branches
+        taken = [name for name in sorted(branches) if has_no_room(name, branch)]
+        if taken and not has_branch:
+            raise ValueError(
+                f"revision must be a branch that git can hold beside those of {repo_id}, "
+                f"{branch!r} has no room beside {taken[0]!r}: take another name"
+            )
         if has_branch and branch != MAIN:
             try:
                 info = api.model_info(repo_id, revision=branch, token=token)
@@ -189,6 +196,11 @@ def look_at(api: Any, repo_id: str, revision: str | None, token: str) -> Destina
         tags=tags,
         private=bool(info.private),
     )
+
+
+def has_no_room(one: str, other: str) -> bool:
+    """Whether git cannot hold two branches beside each other, as `a` and `a/b`."""
+    return one != other and (one.startswith(f"{other}/") or other.startswith(f"{one}/"))
 
 
 def _files(info: Any) -> tuple[str, ...]:

@@ -233,6 +233,8 @@ def measure_draft(
             f"threshold must be a probability from 0 to 1, got {threshold}: 0 never stops a draft "
             "early, none takes each draft's own"
         )
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     model = target.model(dtype)
     wishes: dict[str, Any] = {}
     if plain_dtypes is not None:

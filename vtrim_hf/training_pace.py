@@ -19,6 +19,21 @@ _LEAST_LEFT = 0.1  # of the time that must be left for training
 SHAPES = ("cosine", "linear", "constant", "constant_with_warmup")
 
 
+class NoTimeLeftError(ValueError):
+    """Answers and features took up the time of a training; they are found again.
+
+    Attributes:
+        spent: minutes that they took.
+    """
+
+    def __init__(self, spent: float, minutes: float) -> None:
+        self.spent = spent
+        super().__init__(
+            f"{spent:.1f} of {minutes:.1f} minutes went into answers and features, which leaves "
+            "too little to train in: allow more time; what was computed is found again"
+        )
+
+
 class Pace:
     """Counts a training's time into its report.
 
@@ -46,18 +61,14 @@ class Pace:
         """Start the clock.
 
         Raises:
-            ValueError: if answers and features took up the time.
+            NoTimeLeftError: if answers and features took up the time.
         """
         self._mark = time.monotonic()
         budget = self._budget()
         if budget is None:
             return
         if budget - self._before() < _LEAST_LEFT * budget:
-            raise ValueError(
-                f"{self._before() / 60:.1f} of {budget / 60:.1f} minutes went into answers and "
-                "features, which leaves too little to train in: allow more time; what was "
-                "computed is found again"
-            )
+            raise NoTimeLeftError(self._before() / 60, budget / 60)
         self._due = int(self.share() * self._args.evaluations) + 1
 
     def note(self, report: TrainingReport) -> None:

@@ -197,6 +197,7 @@ def test_each_step_is_done_once(
         "the branch sql was created",
         f"all files were committed as {done.commit[:12]}",
         "the commit was tagged v1",
+        vtrim_hf.hub.NOT_LISTED,
     )
 
 

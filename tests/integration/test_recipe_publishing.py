@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from hub_client import point_client_at
 from recipes import RECIPE, make_recipe_folder
+from shelved_drafts import make_facts, shelve
 from tiny_models import perturbed
 from vtrim_hf import TrimmedDraftForCausalLM, find_drafts
 from vtrim_hf.family_index import FAMILY_JSON, parse_family
 from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.recipe import load_recipe
+from vtrim_hf.recipe_publishing import check_publishing
 from vtrim_hf.recipe_runner import RunReport, run_recipe
 from vtrim_hf.run_folder import replaced_folder
 
@@ -193,3 +196,35 @@ def test_drafts_of_several_domains_are_published_with_an_index(
         # Without an index nothing is made anew but what tells of it.
         path.write_text(text + "  index: false\n", encoding="utf-8")
         assert run(dry_run=True).pieces[-1].reason == "changed: index"
+
+
+def test_what_an_index_cannot_list_is_told_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_recipe_folder(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    text = RECIPE[: RECIPE.index("measure:")].replace(
+        "domains:\n", "drafts: per_domain\ndomains:\n"
+    )
+    text = text.replace("target: target", "target: user/target") + "measure: false\n"
+
+    def check(more: str, name: str = "x-{domain}") -> None:
+        path.write_text(text + PUBLISH.replace("sql-draft", name) + more, encoding="utf-8")
+        check_publishing(load_recipe(path), ["a", "b"], lambda endpoint, name: False)
+
+    with LocalHub(tmp_path / "hub", xet=False) as hub:
+        point_client_at(monkeypatch, hub, tmp_path / "cache")
+        check("  revision: c++\n")  # what git takes can be listed
+        shelve("user/old", make_facts(target="team/other", domains={"a": 0.9}))
+        entry = {
+            "domain": "a",
+            "repo_id": "user/old",
+            "commit": HfApi().model_info("user/old").sha,
+        }
+        index = {"format_version": 1, "drafts": [entry]}
+        shelve("user/x-family", more={FAMILY_JSON: json.dumps(index).encode()})
+        with pytest.raises(ValueError, match=r"publish: the index user/x-family lists user/old"):
+            check("  exist_ok: true\n")
+        shelve("user/z-a", more={FAMILY_JSON: json.dumps(index).encode()})
+        with pytest.raises(ValueError, match=r"publish: the main of user/z-a holds a family's"):
+            check("  exist_ok: true\n", "z-{domain}")

@@ -257,6 +257,15 @@ def test_a_branch_that_no_catalogue_lists_is_told(hub: LocalHub, pair: Pair) -> 
     assert (done.steps[-1], done.url) == (vtrim_hf.hub.NOT_LISTED, plan.url)
 
 
+def test_a_branch_without_room_beside_another_is_told_before(hub: LocalHub, pair: Pair) -> None:
+    HfApi().create_repo(REPO)
+    HfApi().create_branch(REPO, branch="a/b")
+    for name in ("a", "a/b/c", "main/x"):
+        with pytest.raises(ValueError, match="has no room beside"):
+            send(pair.draft, revision=name, exist_ok=True, dry_run=True)
+    send(pair.draft, revision="a/c", exist_ok=True, dry_run=True)
+
+
 def test_the_odd_card_of_a_source_says_no_licence(
     hub: LocalHub, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +360,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(hub: LocalHub, pair: P
         "create the branch sql",
         f"commit {len(done.files)} files to sql",
         "tag that commit v1",
+        vtrim_hf.hub.NOT_LISTED,
     )
     assert not HfApi().repo_exists(REPO)
     real = send(pair.draft)

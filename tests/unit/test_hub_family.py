@@ -665,11 +665,11 @@ class TestIndexOnTheHub:
 
     def test_no_draft_goes_onto_an_index(self, hub: LocalHub, folder: Path) -> None:
         self.upload().write([self.shelve("sql")], progress=False)
-        options = {"license": "mit", "progress": False, "dry_run": True}
+        options: dict[str, Any] = {"license": "mit", "progress": False, "dry_run": True}
         draft = folder / "domains/sql/draft"
-        for more in ({"exist_ok": True}, {"create_pr": True}):
+        for more in ("exist_ok", "create_pr"):
             with pytest.raises(PublishError, match=r"holds a family's index, .* revision="):
-                publish(draft, self.INDEX, **options, **more)
+                publish(draft, self.INDEX, **{**options, more: True})
         place = folder / "domains/sql/measure"
         with pytest.raises(ValueError, match=r"holds no config\.json.*are a family"):
             publish(folder, self.INDEX, **options)

@@ -11,7 +11,7 @@ import torch
 from training_samples import settings
 from vtrim_hf.training_arguments import DraftTrainingArguments, bfloat16_pays
 from vtrim_hf.training_checkpoints import checkpoints, last_whole_checkpoint
-from vtrim_hf.training_pace import Pace
+from vtrim_hf.training_pace import NoTimeLeftError, Pace
 from vtrim_hf.training_progress import by_position
 from vtrim_hf.training_report import TrainingReport
 
@@ -168,3 +168,11 @@ def test_only_whole_checkpoints_are_gone_on_from(tmp_path: Path) -> None:
 def test_acceptance_is_shown_by_position() -> None:
     logs = {f"acceptance_{n}": n / 20 for n in (2, 10, 1)} | {"acceptance_length": 2.0}
     assert by_position(logs) == "0.05 0.10 0.50"
+
+
+def test_a_training_whose_time_went_into_features_says_how_much(tmp_path: Path) -> None:
+    report = TrainingReport(None)
+    report.data["seconds"]["features"] = 90.0
+    with pytest.raises(NoTimeLeftError, match=r"1\.5 of 1\.0 minutes .* allow more time") as found:
+        Pace(settings(tmp_path, max_minutes=1), report).begin()
+    Pace(settings(tmp_path, max_minutes=1 + found.value.spent), report).begin()
