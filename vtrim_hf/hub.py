@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .coverage_metadata import COVERAGE_JSON, make_metadata
 from .family_index import FAMILY_JSON, check_holds_no_index
-from .hub_account import MAIN, check_free, check_login, look_at
+from .hub_account import MAIN, NOT_LISTED, check_free, check_login, look_at
 from .hub_arguments import check_publish_arguments, texts
 from .hub_card import check_card, existing_card, license_of_source
 from .hub_errors import PublishError, our_part
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     from .search_result import SearchResult
 
 __all__ = ["PublishError", "Published", "publish"]
-
-NOT_LISTED = (
-    "no catalogue lists it: a branch is found only beside a family's index on main; load it with "
-    "from_pretrained(repo_id, revision=...)"
-)
-"""The last step of a draft on a branch whose main holds nothing."""
 
 
 @dataclass(frozen=True)

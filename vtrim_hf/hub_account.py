@@ -10,6 +10,13 @@ from typing import Any
 from .hub_errors import PublishError, explained
 
 MAIN = "main"
+
+NOT_LISTED = (
+    "no catalogue lists it: a branch is found only beside a family's index on main; load it with "
+    "from_pretrained(repo_id, revision=...)"
+)
+"""The last step of a draft on a branch whose main holds nothing."""
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # What git takes for no name: blanks, signs with a meaning of their own, parts that are files.
 _NO_REFERENCE = re.compile(

@@ -18,8 +18,8 @@ from .family_folder import FamilyDraft, drafts_in
 from .family_names import PLACE, REVISIONS, check_apart, index_name, layout_of, place_of
 from .family_record import RECORD, FamilyRecord
 from .family_upload import IndexUpload
-from .hub import NOT_LISTED, Published, publish
-from .hub_account import check_login, look_at
+from .hub import Published, publish
+from .hub_account import NOT_LISTED, check_login, look_at
 from .hub_arguments import (
     check_access,
     check_flag,

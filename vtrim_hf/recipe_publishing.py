@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .decode_report import DecodeReport
 from .family_index import check_holds_no_index
-from .hub_account import MAIN, check_free, check_login, look_at
+from .hub_account import MAIN, NOT_LISTED, check_free, check_login, look_at
 from .named_models import NamedModel
 from .recipe import PublishChoice, Recipe, is_place
 from .recipe_plan import Piece, endpoint_of, repo_id
@@ -86,7 +86,6 @@ def publish(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
     Returns:
         The file that tells where it is, and facts to record.
     """
-    from .hub import NOT_LISTED
     from .hub import publish as publish_draft
 
     recipe, run = shop.recipe, shop.folder

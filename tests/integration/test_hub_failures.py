@@ -30,6 +30,7 @@ from published_facts import Pair, make_pair
 from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata
 from vtrim_hf.hub import PublishError, publish
+from vtrim_hf.hub_account import NOT_LISTED
 from vtrim_hf.local_hub import Account, LocalHub
 from vtrim_hf.local_hub.xet_store import hf_xet_is_installed
 
@@ -197,7 +198,7 @@ def test_each_step_is_done_once(
         "the branch sql was created",
         f"all files were committed as {done.commit[:12]}",
         "the commit was tagged v1",
-        vtrim_hf.hub.NOT_LISTED,
+        NOT_LISTED,
     )
 
 

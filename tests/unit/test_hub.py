@@ -20,6 +20,7 @@ from published_facts import Pair, make_pair
 from vtrim_hf import TrimmedDraftForCausalLM
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata, read
 from vtrim_hf.hub import PublishError, publish
+from vtrim_hf.hub_account import NOT_LISTED
 from vtrim_hf.local_hub import Account, LocalHub
 from vtrim_hf.local_hub.xet_store import hf_xet_is_installed
 from vtrim_hf.model_card import split_card
@@ -250,11 +251,11 @@ def test_a_branch_is_made_and_main_stays(hub: LocalHub, pair: Pair) -> None:
 def test_a_branch_that_no_catalogue_lists_is_told(hub: LocalHub, pair: Pair) -> None:
     """Main has neither a draft's tags nor an index, so nobody would find it."""
     plan = send(pair.draft, revision="v#1", dry_run=True)
-    assert plan.steps[-1] == vtrim_hf.hub.NOT_LISTED
+    assert plan.steps[-1] == NOT_LISTED
     assert plan.url == f"{hub.endpoint}/{REPO}/tree/v%231"
-    assert vtrim_hf.hub.NOT_LISTED not in send(pair.draft, dry_run=True).steps
+    assert NOT_LISTED not in send(pair.draft, dry_run=True).steps
     done = send(pair.draft, revision="v#1")
-    assert (done.steps[-1], done.url) == (vtrim_hf.hub.NOT_LISTED, plan.url)
+    assert (done.steps[-1], done.url) == (NOT_LISTED, plan.url)
 
 
 def test_a_branch_without_room_beside_another_is_told_before(hub: LocalHub, pair: Pair) -> None:
@@ -360,7 +361,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(hub: LocalHub, pair: P
         "create the branch sql",
         f"commit {len(done.files)} files to sql",
         "tag that commit v1",
-        vtrim_hf.hub.NOT_LISTED,
+        NOT_LISTED,
     )
     assert not HfApi().repo_exists(REPO)
     real = send(pair.draft)

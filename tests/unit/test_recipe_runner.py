@@ -534,7 +534,7 @@ def test_a_missed_goal_withholds_the_draft(folder: Path, monkeypatch: pytest.Mon
     def publish(draft: Any, name: str, **options: Any) -> Any:
         published.append((Path(draft).name, name, options))
         return types.SimpleNamespace(
-            url=f"http://hub/{name}", commit="c" * 40, revision="main", files=()
+            url=f"http://hub/{name}", commit="c" * 40, revision="main", files=(), steps=()
         )
 
     hub = types.ModuleType("vtrim_hf.hub")
