@@ -68,7 +68,7 @@ def train(
         typer.Option(help="Which of the target's hidden states are read, 3 ascending numbers."),
     ] = None,
     unroll: Annotated[
-        int | None, typer.Option(min=1, help="Tokens drafted in a row: 4 on a CPU, 7 on a GPU.")
+        int | None, typer.Option(min=1, help="Tokens drafted in a row, half of them at first: 4 on a CPU, 7 on a GPU.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
     batch_size: Annotated[

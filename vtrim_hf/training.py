@@ -23,7 +23,7 @@ from .training_checkpoints import STATE_JSON, continued, existing_checkpoint
 from .training_features import Teacher
 from .training_forward import ForwardInputs, computing_the_loss
 from .training_inputs import TrainingInputs, check_models, kept_ids
-from .training_loss import UnrolledLoss, figures
+from .training_loss import UnrolledLoss, added, figures
 from .training_pace import Pace
 from .training_progress import TrainingFlow
 from .training_report import TRAINING_JSON, TrainingReport
@@ -55,6 +55,7 @@ class DraftTrainer(Trainer):
 
     Attributes:
         report: the `TrainingReport`.
+        unroll_steps: tokens in a row that a step drafts now, see `unroll_warmup`.
         target: the target, which no model holds.
 
     Raises:
@@ -128,6 +129,7 @@ class DraftTrainer(Trainer):
         inputs.prove(self._teacher)
         self.pace = Pace(args, self.report)
         self.train_sampler: GroupedSampler | None = None
+        self.unroll_steps = int(args.unroll_steps or 1)
         self._sums = torch.zeros(0)
         self._evaluated: list[torch.Tensor] = []
         self.report.data["settings"] = args.recorded()
@@ -206,15 +208,14 @@ class DraftTrainer(Trainer):
     ) -> Any:
         """Return the loss of a batch over the columns of the whole step."""
         training = bool(model.training)
-        steps = self.args.unroll_steps if training else self.args.acceptance_steps
-        found: UnrolledLoss = model(**self._forward.inputs(inputs, int(steps or 1)))
+        steps = self.unroll_steps if training else int(self.args.acceptance_steps or 1)
+        found: UnrolledLoss = model(**self._forward.inputs(inputs, steps))
         if num_items_in_batch is None:
             num_items_in_batch = (inputs["runs"] > 0).sum().clamp(min=1)
         loss = found.total / num_items_in_batch
         if training:
             loss = loss * self.args.world_size  # gradients are averaged over processes
-            sums = found.sums.sum(0)
-            self._sums = sums if not self._sums.numel() else self._sums + sums
+            self._sums = added(self._sums, found.sums.sum(0))
         return (loss, found) if return_outputs else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -31,6 +31,9 @@ class DraftTrainingArguments(TrainingArguments):
     Args:
         unroll_steps: tokens drafted in a row at every column (EAGLE-3's training-time test); None
             for 4 on a CPU and 7 on a GPU.
+        unroll_warmup: share of the training, at its begin, in which only half as many tokens are
+            drafted in a row (2 of 4): cheaper passes while the first position is still learnt. The
+            training's own acceptance then counts so many positions only.
         step_decay: weight of a step's loss against that of the step before it.
         acceptance_steps: tokens in a row that an evaluation drafts; None for `unroll_steps`.
         feature_cache: folder in which the target's features are kept, over epochs, vocabularies
@@ -54,6 +57,7 @@ class DraftTrainingArguments(TrainingArguments):
     """
 
     unroll_steps: int | None = _setting(None, "Tokens drafted in a row; None: 4 on CPU, 7 on GPU.")
+    unroll_warmup: float = _setting(0.6, "Share of the training that unrolls half of the steps.")
     step_decay: float = _setting(0.8, "Weight of a step's loss against the step before it.")
     acceptance_steps: int | None = _setting(None, "Tokens in a row that an evaluation drafts.")
     feature_cache: str | None = _setting(None, "Folder of the target's features, or 'auto'.")
@@ -128,6 +132,8 @@ class DraftTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0 < self.step_decay <= 1:
             raise ValueError(f"step_decay must lie in (0, 1], got {self.step_decay}")
+        if not 0 <= self.unroll_warmup <= 1:
+            raise ValueError(f"unroll_warmup must lie in [0, 1], got {self.unroll_warmup}")
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be more than 0, got {self.learning_rate}")
         if not 0 < self.heldout < 1:
@@ -162,6 +168,7 @@ class DraftTrainingArguments(TrainingArguments):
         """Return what decides the result, as JSON values, for reports and fingerprints."""
         names = [
             "unroll_steps",
+            "unroll_warmup",
             "step_decay",
             "acceptance_steps",
             "feature_dtype",

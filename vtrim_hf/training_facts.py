@@ -17,6 +17,7 @@ _SCHEMA = 1
 _POINTS = 40
 _SETTINGS = (
     "unroll_steps",
+    "unroll_warmup",
     "step_decay",
     "learning_rate",
     "lr_scheduler_type",

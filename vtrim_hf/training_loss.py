@@ -125,6 +125,14 @@ class _Unrolled(torch.nn.Module):
         return unrolled_loss(self.body, **inputs)
 
 
+def added(sums: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    """Add sums, [steps, 4]; early in a training they are of fewer steps."""
+    total = sums.new_zeros(max(len(sums), len(more)), 4, device=more.device)
+    total[: len(sums)] += sums.reshape(-1, 4).to(more.device)
+    total[: len(more)] += more
+    return total
+
+
 def acceptance(sums: torch.Tensor) -> tuple[list[float], float]:
     """Return the acceptance by position, and the expected acceptance length.
 

@@ -106,6 +106,12 @@ class Pace:
             share = float(broadcast(torch.tensor(share, device=self._args.device)))
         return share
 
+    def unroll_steps(self, state: Any) -> int:
+        """Return how many tokens in a row the next step drafts at every column."""
+        steps = int(self._args.unroll_steps or 1)
+        over = self.share() if self._budget() else state.global_step / max(1, state.max_steps)
+        return (steps + 1) // 2 if over < self._args.unroll_warmup else steps
+
     def follow(self, state: Any, control: Any) -> Any:
         """Ask for evaluations, and for the end, after a step."""
         ended = state.global_step >= state.max_steps

@@ -11,7 +11,7 @@ from .training_loss import METRIC
 
 
 class TrainingFlow(TrainerCallback):
-    """Gives each epoch its order, and ends a training in time.
+    """Gives each epoch its order and each step its length, and ends a training in time.
 
     Args:
         trainer: the `DraftTrainer`.
@@ -24,6 +24,9 @@ class TrainingFlow(TrainerCallback):
         sampler = self._trainer.train_sampler
         if sampler is not None:
             sampler.set_epoch(int(state.epoch or 0))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        self._trainer.unroll_steps = self._trainer.pace.unroll_steps(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002
         return self._trainer.pace.follow(state, control)

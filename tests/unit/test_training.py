@@ -243,6 +243,17 @@ def test_the_best_checkpoint_is_the_one_that_stays(
     assert draft.body.lm_head.weight.abs().sum() > 0
 
 
+def test_a_training_warms_up_with_fewer_tokens_in_a_row(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    trainer = trainer_of(fluent, texts, tmp_path, max_steps=4, unroll_warmup=0.5, logging_steps=1)
+    trainer.train()
+    trainer.evaluate()
+    lengths = [len(point["acceptance"]) for point in trainer.report.data["curve"]]
+    assert lengths == [2, 2, 4, 4]
+    assert len(trainer.report.data["evaluations"][-1]["acceptance"]) == 4
+
+
 def test_the_report_holds_what_was_done(fluent: Any, texts: Any, tmp_path: Path) -> None:
     draft = new_draft(fluent, range(10, 60))
     trainer = trainer_of(fluent, texts, tmp_path, draft=draft, feature_cache=str(tmp_path / "f"))

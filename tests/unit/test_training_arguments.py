@@ -32,6 +32,7 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
     recorded = json.loads(json.dumps(args.recorded()))
     assert recorded["lr_scheduler_type"] == "cosine"
     assert recorded["unroll_steps"] == args.unroll_steps
+    assert recorded["unroll_warmup"] == args.unroll_warmup == 0.6
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,8 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
         ({"max_length": 2}, "max_length must be at least 3"),
         ({"step_decay": 0.0}, r"step_decay must lie in \(0, 1\]"),
         ({"step_decay": 1.5}, "step_decay"),
+        ({"unroll_warmup": 1.5}, r"unroll_warmup must lie in \[0, 1\], got 1.5"),
+        ({"unroll_warmup": float("nan")}, "unroll_warmup must lie in"),
         ({"heldout": 0.0}, "heldout must lie in"),
         ({"learning_rate": -1.0}, "learning_rate must be more than 0, got -1.0"),
         ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
@@ -64,6 +67,26 @@ def test_tensorboard_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.Mo
         settings(tmp_path, report_to="tensorboard")
     monkeypatch.setattr("vtrim_hf.training_arguments.find_spec", lambda name: name)
     assert settings(tmp_path, report_to="tensorboard").report_to == ["tensorboard"]
+
+
+@pytest.mark.parametrize(("steps", "half"), [(1, 1), (4, 2), (7, 4)])
+def test_fewer_tokens_in_a_row_are_drafted_at_first(steps: int, half: int, tmp_path: Path) -> None:
+    args = settings(tmp_path, max_steps=10, unroll_steps=steps, unroll_warmup=0.6)
+    pace = Pace(args, TrainingReport(None))
+    found = [
+        pace.unroll_steps(SimpleNamespace(global_step=step, max_steps=10)) for step in range(10)
+    ]
+    assert found == [half] * 6 + [steps] * 4
+
+
+def test_in_a_timed_training_the_time_says_when_all_tokens_are_drafted(tmp_path: Path) -> None:
+    args = settings(tmp_path, max_minutes=1, max_steps=-1, unroll_steps=4, unroll_warmup=0.5)
+    report = TrainingReport(None)
+    pace, state = Pace(args, report), SimpleNamespace(global_step=999_999, max_steps=1_000_000)
+    report.data["seconds"]["training"] = 29.0
+    assert pace.unroll_steps(state) == 2
+    report.data["seconds"]["training"] = 31.0
+    assert pace.unroll_steps(state) == 4
 
 
 def test_a_timed_training_knows_only_schedules_of_time(tmp_path: Path) -> None:
