@@ -67,8 +67,14 @@ def train(
         tuple[int, int, int] | None,
         typer.Option(help="Which of the target's hidden states are read, 3 ascending numbers."),
     ] = None,
+    mlp_width: Annotated[
+        int | None, typer.Option(min=1, help="Width of a new draft's MLP; the target's.")
+    ] = None,
     unroll: Annotated[
-        int | None, typer.Option(min=1, help="Tokens drafted in a row, half of them at first: 4 on a CPU, 7 on a GPU.")
+        int | None,
+        typer.Option(
+            min=1, help="Tokens drafted in a row, half at first: 4 on a CPU, 7 on a GPU."
+        ),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
     batch_size: Annotated[
@@ -159,6 +165,7 @@ def train(
             start=None if from_ is None else NamedModel(from_),
             evaluation=eval_,
             layers=layers,
+            mlp_width=mlp_width,
             split=split,
             target_dtype="auto" if target_dtype is None else str(target_dtype),
             dtype=str(dtype),

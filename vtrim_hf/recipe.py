@@ -51,6 +51,7 @@ class EagleChoice:
 
     Attributes:
         layers: which three of the target's hidden states it reads; None for EAGLE-3's choice.
+        mlp_width: of its MLP; None for the target's.
         dtype: of the weights that are saved.
         draft_length: tokens drafted a round; None for the library's default.
     """
@@ -58,6 +59,7 @@ class EagleChoice:
     layers: tuple[int, ...] | None = None
     dtype: str = "bfloat16"
     draft_length: int | None = None
+    mlp_width: int | None = None
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def read_draft(section: Section, folder: Path) -> DraftChoice | EagleChoice | No
                     f"its target and trained: leave {key} out, or body, to cut that model",
                     section.line_of(key),
                 )
-        eagle = EagleChoice(_states(section), dtype, length)
+        width = section.whole("mlp_width", None)
+        eagle = EagleChoice(_states(section), dtype, length, width)
         section.finish()
         return eagle
     revision = section.text("revision", None)

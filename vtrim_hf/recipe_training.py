@@ -53,6 +53,7 @@ def train(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
         vocabulary=run.folder_of("search", piece.scope),
         evaluation=[str(run.evaluation_file(domain.name)) for domain in domains],
         layers=draft.layers,
+        mlp_width=draft.mlp_width,
         target_dtype=wish.target_dtype,
         dtype=draft.dtype,
         draft_length=draft.draft_length,

@@ -54,6 +54,7 @@ def train_draft(
     start: NamedModel | None = None,
     evaluation: str | Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
+    mlp_width: int | None = None,
     split: str | None = None,
     target_dtype: str = "auto",
     dtype: str = "bfloat16",
@@ -81,6 +82,8 @@ def train_draft(
         start: a draft to train on, whose vocabulary stays.
         evaluation: the same, to choose the best checkpoint by; a part of `data` if None.
         layers: which three of the target's hidden states are read; see `for_target`.
+        mlp_width: of a new draft's MLP, instead of the target's: a narrower one learns from fewer
+            words and drafts faster.
         split: of data sets that have several.
         target_dtype: of the target's weights, by name; "auto" takes the saved one.
         dtype: that the draft is given back in.
@@ -114,6 +117,12 @@ def train_draft(
             "first (`vtrim count --from-target`) and train on the answers"
         )
     kept = checked_vocabulary(target, vocabulary, start, layers)
+    if start is not None and mlp_width is not None:
+        raise ValueError(
+            f"the draft {start} has an MLP already, got mlp_width={mlp_width}: leave it out, or "
+            "train a new draft"
+        )
+    sizes = {} if mlp_width is None else {"intermediate_size": mlp_width}
     call = {
         "target": target.identity,
         "data": [source.identity() if source.identity else source.name for source in sources],
@@ -122,6 +131,7 @@ def train_draft(
         "vocabulary": kept.fingerprint,
         "start": None if start is None else start.identity,
         "layers": None if layers is None else list(layers),
+        **({} if mlp_width is None else {"mlp_width": mlp_width}),
         "target_dtype": target_dtype,
         "settings": {key: value for key, value in chosen.items() if key != "feature_cache"},
     }
@@ -135,7 +145,16 @@ def train_draft(
         shutil.rmtree(workplace, ignore_errors=True)
     args = DraftTrainingArguments(str(workplace), disable_tqdm=not progress, **chosen)
     trainer = _trainer(
-        target, trained_on, judged_on, args, kept, start, layers, split, target_dtype, progress
+        target,
+        trained_on,
+        judged_on,
+        args,
+        kept,
+        start,
+        {"layers": layers, **sizes},
+        split,
+        target_dtype,
+        progress,
     )
     trainer.report.data["call"] = digest
     trainer.report.data["datasets"] = list(datasets)
@@ -188,7 +207,7 @@ def _trainer(
     args: DraftTrainingArguments,
     kept: Any,
     start: NamedModel | None,
-    layers: Sequence[int] | None,
+    body: Mapping[str, Any],
     split: str | None,
     target_dtype: str,
     progress: bool,
@@ -219,7 +238,7 @@ def _trainer(
     draft = (
         start.model("float32")
         if start is not None
-        else TrimmedDraftForCausalLM.for_target(model, kept, layers=layers)
+        else TrimmedDraftForCausalLM.for_target(model, kept, **body)
     )
     return DraftTrainer(
         draft,

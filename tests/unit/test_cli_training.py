@@ -52,6 +52,7 @@ def vocabulary(place: Path) -> tuple[str, str]:
     return "--vocabulary", str(place / "vocabulary")
 
 
+@pytest.mark.newest
 def test_training_goes_on_after_a_kill(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     command = [
@@ -93,12 +94,14 @@ def test_training_goes_on_after_a_kill(place: Path, tmp_path: Path) -> None:
 def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     wishes = (*FAST, "--epochs", "1", "--eval", str(place / "eval.jsonl"), "--quiet")
-    call = (*vocabulary(place), "-o", str(out), *wishes, "--layers", "0", "2", "4")
+    body = ("--layers", "0", "2", "4", "--mlp-width", "24")
+    call = (*vocabulary(place), "-o", str(out), *wishes, *body)
     first = invoke(place, *call)
     assert first.exit_code == 0, first.output
     assert "acceptance_length" in first.stdout
     config = json.loads((out / "config.json").read_text())
     assert config["target_layer_ids"] == [0, 2, 4]
+    assert config["body_config"]["intermediate_size"] == 24
     report = json.loads((out / "training_report.json").read_text())
     assert report["data"]["evaluation"]["conversations"] == 5
     calibration = report["calibration"]
@@ -134,6 +137,9 @@ def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> Non
     moved = invoke(place, *common, "--layers", "1", "2", "3")
     assert moved.exit_code == 2
     assert "reads the hidden states [0, 2, 4], got layers [1, 2, 3]" in moved.stderr
+    wider = invoke(place, *common, "--mlp-width", "48")
+    assert wider.exit_code == 2
+    assert "has an MLP already, got mlp_width=48" in " ".join(wider.stderr.split())
 
 
 def test_a_calibration_that_cannot_be_done_costs_no_training(

@@ -174,7 +174,8 @@ def test_a_draft_that_is_trained(folder: Path) -> None:
     assert recipe.train == TrainChoice(minutes=34)
     assert recipe.making == "train"
     assert recipe.steps == ("count", "search", "train", "measure", "publish")
-    text = trained("  layers: [2, 15, 27]\n", "  dtype: float32\n  draft_length: 4\n")
+    body = "  dtype: float32\n  draft_length: 4\n  mlp_width: 512\n"
+    text = trained("  layers: [2, 15, 27]\n", body)
     every = """\
 train:
   epochs: 2.5
@@ -189,7 +190,7 @@ train:
   feature_cache: cache/features
 """
     recipe = load_recipe(write(folder, text[: text.index("train:\n")] + every))
-    assert recipe.draft == EagleChoice(None, "float32", 4)
+    assert recipe.draft == EagleChoice(None, "float32", 4, 512)
     assert recipe.train == TrainChoice(
         None, 2.5, 3, 0.001, 8, 2, 512, True, "float32", 0,
         str((folder / "cache" / "features").resolve()),
@@ -212,6 +213,8 @@ def trained(old: str, new: str) -> str:
     ("text", "line", "said"),
     [
         (trained("  layers:", "  model: smollm2\n  layers:"), 4, "leave model out, or body"),
+        (trained("  layers:", "  mlp_width: 0\n  layers:"), 4, "mlp_width must be a whole number"),
+        (GOOD.replace("layers: 24", "mlp_width: 24"), 4, "no field 'mlp_width'"),
         (trained("  layers:", "  revision: v1\n  layers:"), 4, "draft.revision names a model"),
         (trained("eagle3", "eagle"), 3, "did you mean 'eagle3'?"),
         (trained("[2, 15, 27]", "24"), 4, "must be 3 ascending whole numbers"),

@@ -28,6 +28,8 @@ from vtrim_hf.run_folder import RunFolder
 from vtrim_hf.run_lock import LOCK_FILE
 from vtrim_hf.training_report import PARTS, TrainingReport
 
+pytestmark = pytest.mark.newest  # on the oldest releases test_cli_training.py trains
+
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ["count a", "count b", "search", "train", "measure"]
 
@@ -74,6 +76,7 @@ def test_the_folder_holds_everything(finished: Path) -> None:
     draft = TrimmedDraftForCausalLM.from_pretrained(place / "draft")
     result = SearchResult.load(place / "search" / "search.json")
     assert (draft.config.body, draft.config.target_layer_ids) == ("eagle3", [0, 1, 2])
+    assert draft.config.body_config.intermediate_size == 24
     assert draft.config.vocabulary_fingerprint == result.vocabulary.fingerprint
     assert draft.generation_config.num_assistant_tokens == 2
     assert draft.coverage_metadata["draft"]["k"] == result.k
