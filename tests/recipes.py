@@ -33,7 +33,6 @@ target: target
 draft:
   body: eagle3
   layers: [0, 1, 2]
-  mlp_width: 24
   dtype: float32
   draft_length: 2
 domains:

@@ -148,4 +148,5 @@ def test_the_wheel_goes_without_it() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
     targets = build["build"]["targets"]
     assert targets["wheel"]["only-include"] == ["vtrim_hf", "hub_cards"]
+    assert targets["wheel"]["exclude"] == ["/hub_cards/drafts"]
     assert "/examples" in targets["sdist"]["include"]

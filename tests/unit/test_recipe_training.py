@@ -76,7 +76,6 @@ def test_the_folder_holds_everything(finished: Path) -> None:
     draft = TrimmedDraftForCausalLM.from_pretrained(place / "draft")
     result = SearchResult.load(place / "search" / "search.json")
     assert (draft.config.body, draft.config.target_layer_ids) == ("eagle3", [0, 1, 2])
-    assert draft.config.body_config.intermediate_size == 24
     assert draft.config.vocabulary_fingerprint == result.vocabulary.fingerprint
     assert draft.generation_config.num_assistant_tokens == 2
     assert draft.coverage_metadata["draft"]["k"] == result.k
@@ -247,9 +246,12 @@ def test_a_second_run_does_nothing_and_a_setting_trains_anew(
     # What an earlier training left goes, and what somebody else put there stays.
     assert sorted(p.name for p in place.glob(".*.*")) == sorted([*left[1:], LOCK_FILE])
     edit(folder, "epochs: 3", "epochs: 1")
+    edit(folder, "draft_length: 2", "draft_length: 2\n  mlp_width: 24")
     report = run(folder)
     assert done(report) == ["train", "measure"]
-    assert report.pieces[3].reason == "changed: epochs"
+    assert report.pieces[3].reason == "changed: epochs, mlp_width"
+    draft = TrimmedDraftForCausalLM.from_pretrained(place / "draft")
+    assert draft.config.body_config.intermediate_size == 24
     known = TrainingReport.load(place / "draft" / "training_report.json").data
     assert known["settings"]["num_train_epochs"] == 1
 

@@ -1,0 +1,233 @@
+"""What trained EAGLE-3 drafts gain in vLLM: trimmed and with every row, against vLLM alone.
+
+    python examples/bench_vllm.py --vllm-python .venv-vllm/bin/python --target smollm2 \
+        --data domains --draft sql=drafts/sql --draft ner=drafts/ner
+
+`make bench-vllm` makes both environments first. Each draft is exported as it is and with the rows
+of the whole vocabulary (`draft.extend`); then three engines of vLLM's CPU build run side by side,
+a process each: the target alone and with either draft. In every round each of them answers all
+prompts of DOMAIN/test.jsonl, in turns, and only one computes at a time.
+
+`--data` is a folder of domains as `build_domains.py` makes it, or DOMAIN=FILE; it may be given
+several times. The engines take a few GB of memory each, one of them for the cache (the variable
+VLLM_CPU_KVCACHE_SPACE). A domain takes about 15 minutes of 2 cores for each number of texts at a
+time (`--concurrency`), so name a few domains a call: what OUTPUT holds of other domains, measured
+alike, stays. After `--minutes` (85) it ends, and the same command goes on, as it does after a
+kill. OUTPUT then holds report.md, figures.json and report.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm_domains import domains_of, prepare, prompts_of
+from vllm_engine import Engines, installed
+from vllm_report import FULL, TRIMMED, WAYS, cell_of, draw, markdown
+
+from vtrim_hf.decoding_ways import machine_facts
+from vtrim_hf.embedded_models import resolve_model
+from vtrim_hf.kept_rows import KeptRows
+from vtrim_hf.named_models import NamedModel
+from vtrim_hf.vocabulary import write_atomically
+
+DIGITS = 16  # of a text's hash
+
+Say = Callable[[str], None]
+
+
+def turned(number: int) -> tuple[str, ...]:
+    """Return the ways in the order of a round."""
+    shift = number % len(WAYS)
+    return (*WAYS[shift:], *WAYS[:shift])
+
+
+def measure(
+    name: str,
+    prompts: Sequence[Sequence[int]],
+    settings: Mapping[str, Any],
+    asked: Mapping[str, Mapping[str, Any]],
+    engines: Engines,
+    kept: KeptRows,
+    deadline: float,
+    say: Say,
+) -> None:
+    """Measure a domain, or what is left of it, a row a round and way.
+
+    Args:
+        name: of the domain.
+        prompts: lists of ids.
+        settings: the same for all domains.
+        asked: what an engine is made of, by way, but for the texts at a time.
+        engines: those that run.
+        kept: rows that are done, and a place for more.
+        deadline: on the monotonic clock, after which nothing is begun.
+        say: is told of every row.
+
+    Raises:
+        SystemExit: when it is too late.
+    """
+    done = {(row["at_once"], row["round"], row["way"]) for row in kept.rows}
+    for at_once in settings["concurrency"]:
+        made = {way: {**one, "at_once": at_once} for way, one in asked.items()}
+        left = [
+            (number, way)
+            for number in range(settings["rounds"])
+            for way in turned(number)
+            if (at_once, number, way) not in done
+        ]
+        if left:
+            engines.keep(list(made.values()))
+        for number, way in left:
+            if time.monotonic() > deadline:
+                raise SystemExit("the time is up (--minutes): the same command goes on")
+            request = {"prompts": prompts, "new": settings["max_new_tokens"]}
+            answer = engines.answer(made[way], request)
+            said = answer.pop("said")
+            digests = [hashlib.sha256(json.dumps(ids).encode()).hexdigest() for ids in said]
+            row = {
+                "at_once": at_once,
+                "round": number,
+                "way": way,
+                "tokens": sum(map(len, said)),
+                **answer,
+                "said": [digest[:DIGITS] for digest in digests],
+            }
+            kept.add(row)
+            say(
+                f"{name}, {at_once} at a time, round {number + 1} of {settings['rounds']}, {way}: "
+                f"{row['tokens'] / row['seconds']:.1f} tokens/s"
+            )
+
+
+def finish(found: Mapping[str, Any], output: Path) -> None:
+    """Write what is known so far."""
+    draw(found, output / "report.png")
+    write_atomically(output / "report.md", markdown(found).encode())
+    write_atomically(output / "figures.json", (json.dumps(found, indent=1) + "\n").encode())
+
+
+def measured_before(output: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the domains that OUTPUT holds.
+
+    Raises:
+        SystemExit: if they were measured otherwise.
+    """
+    place = output / "figures.json"
+    if not place.is_file():
+        return {}
+    there = json.loads(place.read_text(encoding="utf-8"))
+    other = [name for name, value in settings.items() if there["settings"].get(name) != value]
+    if other:
+        raise SystemExit(
+            f"{place} was measured with {other[0]} {there['settings'].get(other[0])}, now it is "
+            f"{settings[other[0]]}: name another --output, or delete that file"
+        )
+    domains: dict[str, Any] = there["domains"]
+    return domains
+
+
+def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
+    """Measure every domain that is not measured yet."""
+    deadline = time.monotonic() + 60 * args.minutes
+    domains, target = domains_of(args.draft, args.data), NamedModel(args.target)
+    machine = machine_facts(SimpleNamespace(device=torch.device("cpu")))
+    settings = {
+        "target": args.target,
+        "target_identity": target.identity,
+        **{
+            name: getattr(args, name)
+            for name in ("prompts", "max_new_tokens", "draft_length", "rounds", "concurrency")
+        },
+        "dtype": args.dtype,
+        "machine": {name: machine[name] for name in ("cpu", "cores", "system")},
+        **installed(args.vllm_python),
+    }
+    found = {"settings": settings, "domains": measured_before(args.output, settings)}
+    every = {
+        domain.name: prompts_of(domain, target.tokenizer, args.prompts, args.max_prompt_tokens)
+        for domain in domains
+    }
+    room = args.max_prompt_tokens + args.max_new_tokens + args.draft_length + 1
+    exports = args.output / "exports"
+    with Engines(args.vllm_python, args.output / "logs") as engines:
+        for domain in domains:
+            prompts = every[domain.name]
+            call = {**settings, "draft": domain.draft.identity, "prompts": prompts}
+            digest = hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()
+            if found["domains"].get(domain.name, {}).get("call") == digest:
+                say(f"{domain.name} is measured already; delete {args.output} to measure anew")
+                continue
+            kept = KeptRows.beside(args.output / f"{domain.name}.json", call)
+            if kept.rows:
+                say(f"{domain.name}: going on, {len(kept.rows)} answers of all prompts are done")
+            rows = prepare(domain, target, args.dtype, exports / domain.name)
+            asked: dict[str, dict[str, Any]] = {
+                way: {"target": resolve_model(args.target), "dtype": args.dtype, "longest": room}
+                for way in WAYS
+            }
+            for way in (TRIMMED, FULL):
+                place = (exports / domain.name / way).resolve()
+                asked[way] |= {"draft": str(place), "drafted": args.draft_length}
+            measure(domain.name, prompts, settings, asked, engines, kept, deadline, say)
+            cells = {
+                str(at_once): cell_of(row for row in kept.rows if row["at_once"] == at_once)
+                for at_once in args.concurrency
+            }
+            found["domains"][domain.name] = {
+                "call": digest,
+                "command": command,
+                **domain.facts,
+                "vocab_size": target.vocab_size,
+                "head_rows": rows,
+                "cells": cells,
+            }
+            finish(found, args.output)
+            kept.remove()
+    shutil.rmtree(exports, ignore_errors=True)
+    shutil.rmtree(args.output / "logs", ignore_errors=True)
+    print(markdown(found))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--vllm-python", required=True, help="a Python that has vLLM")
+    parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
+    parser.add_argument("--draft", action="append", required=True, help="NAME=FOLDER; repeatable")
+    parser.add_argument(
+        "--data", action="append", required=True, help="folder of domains, or NAME=FILE"
+    )
+    parser.add_argument("--prompts", type=int, default=16, help="a domain")
+    parser.add_argument("--max-prompt-tokens", type=int, default=1024, help="longer ones are left")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--draft-length", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=[1], help="texts at a time, such as 1 4"
+    )
+    parser.add_argument("--dtype", default="bfloat16", help="of target and drafts")
+    parser.add_argument("--minutes", type=float, default=85.0, help="after which it ends")
+    parser.add_argument("--output", type=Path, default=Path("examples/evidence/vllm"))
+    args = parser.parse_args(argv)
+    numbers = ("prompts", "max_prompt_tokens", "max_new_tokens", "draft_length", "rounds")
+    if min(*(getattr(args, name) for name in numbers), *args.concurrency) < 1:
+        parser.error("all numbers must be at least 1")
+    if len(set(args.concurrency)) < len(args.concurrency):
+        parser.error("--concurrency names a number twice")
+    words = sys.argv[1:] if argv is None else argv
+    run(args, shlex.join(["python", "examples/bench_vllm.py", *words]))
+
+
+if __name__ == "__main__":
+    main()

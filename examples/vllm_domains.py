@@ -1,0 +1,100 @@
+"""What `bench_vllm.py` serves: each domain's draft as two exports, and its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_report import FULL, TRIMMED
+
+from vtrim_hf.chat_data import open_chat_data
+from vtrim_hf.exporting import export_draft
+from vtrim_hf.measuring_step import ExtendedDraft, read_prompts
+from vtrim_hf.named_models import NamedModel
+
+MOST_READ = 10_000  # prompts, of which the first that are short enough are taken
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A trained draft and the data that it is measured on."""
+
+    name: str
+    draft: NamedModel
+    data: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is told of it."""
+        identify = open_chat_data(self.data).identity
+        return {
+            "draft": self.draft.name,
+            "draft_identity": self.draft.identity,
+            "data": self.data,
+            "data_fingerprint": None if identify is None else identify(),
+        }
+
+
+def domains_of(drafts: Sequence[str], data: Sequence[str]) -> list[Domain]:
+    """Return the domains that were asked for.
+
+    Args:
+        drafts: NAME=FOLDER, or a Hub id in the folder's place.
+        data: folders of domains, and NAME=FILE.
+
+    Raises:
+        SystemExit: if one has no data, or is named twice.
+    """
+    named = [one.partition("=")[::2] for one in drafts]
+    names = [name for name, _ in named]
+    if not all(name and draft for name, draft in named) or len(set(names)) < len(names):
+        raise SystemExit(f"--draft must be NAME=FOLDER, each name once, got {', '.join(drafts)}")
+    files = {name: file for one in data for name, _, file in [one.partition("=")] if file}
+    folders = [Path(one) for one in data if "=" not in one]
+    found = []
+    for name, draft in named:
+        places = [folder / name / "test.jsonl" for folder in folders]
+        place = files.get(name) or next((str(path) for path in places if path.is_file()), None)
+        if place is None:
+            raise SystemExit(
+                f"no --data holds {name}/test.jsonl: name a folder that does, or the file itself, "
+                f"--data {name}=FILE"
+            )
+        found.append(Domain(name, NamedModel(draft), place))
+    return found
+
+
+def prompts_of(domain: Domain, tokenizer: Any, number: int, longest: int) -> list[list[int]]:
+    """Return the first prompts of a domain that are not too long.
+
+    Raises:
+        SystemExit: if there are fewer.
+    """
+    every = read_prompts(domain.data, tokenizer, MOST_READ)
+    found = [list(map(int, prompt)) for prompt in every if len(prompt) <= longest][:number]
+    if len(found) < number:
+        raise SystemExit(
+            f"{domain.data} holds {len(found)} prompts of at most {longest} tokens, asked for "
+            f"{number}: lower --prompts or raise --max-prompt-tokens"
+        )
+    return found
+
+
+def prepare(domain: Domain, target: NamedModel, dtype: str, folder: Path) -> dict[str, int]:
+    """Export a draft as it is and with every row; return the rows of both.
+
+    Raises:
+        SystemExit: if it has every row already.
+    """
+    rows = {}
+    for way, draft in ((TRIMMED, domain.draft), (FULL, ExtendedDraft(domain.draft, target))):
+        model = draft.model(dtype)
+        rows[way] = int(model.config.draft_vocab_size)
+        if way == TRIMMED and rows[way] == target.vocab_size:
+            raise SystemExit(f"{domain.draft} has every row already: give a trimmed draft")
+        export_draft(model, "eagle", folder / way, dtype=dtype)
+    domain.draft.release()
+    target.release()
+    return rows
