@@ -27,6 +27,7 @@ MODULES = (
     "vtrim_hf.coverage_metadata",
     "vtrim_hf.embedded_models",
     "vtrim_hf.local_hub",
+    "vtrim_hf.metrics",
 )
 
 

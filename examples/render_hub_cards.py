@@ -139,6 +139,7 @@ def index_of(contents: Mapping[str, Mapping[str, Any]]) -> str:
                 f"{facts['draft']['k']:,} ({facts['draft']['share_of_vocabulary']:.1%})",
                 "" if held is None else f"{held['share']:.2%}",
                 f"{training['data']['train']['conversations']:,}, {training['minutes']:.0f} min",
+                str(decoding["num_assistant_tokens"]),
                 f"{decoding['acceptance_length']:.2f}",
                 spread(decoding["speedup"]),
                 spread(measured["trimmed_over"]["full"]),
@@ -152,6 +153,7 @@ def index_of(contents: Mapping[str, Mapping[str, Any]]) -> str:
         "kept ids",
         "held-out coverage",
         "trained on",
+        "drafted a round",
         "acceptance length",
     ]
     heads += ["over the target alone", "over `extend`", "the target's own texts (float32)", ""]

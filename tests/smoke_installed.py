@@ -39,6 +39,7 @@ def check_place() -> Path:
     for name in (
         "py.typed",
         "local_hub/__init__.py",
+        "metrics/token_coverage/README.md",
         "modeling_trimmed_draft.py",
         "report_page.html.jinja",
     ):

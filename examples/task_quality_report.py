@@ -1,0 +1,106 @@
+"""What bench_task_quality.py tells people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench_parts import machine_line, table
+from task_questions import TASKS
+
+DTYPES = ("float32", "bfloat16")
+HEADS = (
+    "task and score",
+    "dtype",
+    "alone (95 %)",
+    "with the draft (95 %)",
+    "same texts",
+    "acceptance length",
+    "tokens the draft can say",
+)
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """Return the report."""
+    tasks = found["tasks"]
+    return "\n".join(
+        [
+            f"# How well {found['target']} does its tasks, alone and with a draft",
+            "",
+            *table(HEADS, [line(n, one, dtype) for n, one in tasks.items() for dtype in DTYPES]),
+            "",
+            verdict([one["float32"] for one in tasks.values()]),
+            "",
+            f"{found['target']} has {found['parameters'] / 1e6:,.0f} million parameters. The "
+            "scores are its own, on few prompts, and no yardstick of the tasks. Where it can do "
+            "next to nothing, equal scores say next to nothing; that a text is the target's own, "
+            "token by token, says that nothing was changed, at any score.",
+            "",
+            *(f"- {note(name, one)}" for name, one in tasks.items()),
+            "",
+            *dict.fromkeys(
+                f"{machine_line(one['machine'])}, evaluate {one['evaluate']}"
+                for one in tasks.values()
+            ),
+            "",
+            *dict.fromkeys(f"    {one['command']}" for one in tasks.values()),
+            "",
+        ]
+    )
+
+
+def line(name: str, one: Mapping[str, Any], dtype: str) -> list[str]:
+    """Return a task's line of the table."""
+    task, part = TASKS[name], one[dtype]
+    same, number = part["identical"]
+    length, covered = part["acceptance_length"], part["token_coverage"]
+    return [
+        f"{name}: {task.title}",
+        dtype,
+        *(share(part[way], task.metric) for way in ("plain", "draft")),
+        f"{same} of {number}",
+        f"{length['acceptance_length']:.2f}" if length else "",
+        f"{covered['token_coverage']:.1%}" if covered else "all",
+    ]
+
+
+def share(found: Mapping[str, Any], name: str) -> str:
+    """Write a score with its 95 % interval."""
+    return f"{found[name]:.1%} ({found['low']:.1%} to {found['high']:.1%})"
+
+
+def verdict(parts: list[Mapping[str, Any]]) -> str:
+    """Say whether drafts changed anything in float32."""
+    number = sum(part["identical"][1] for part in parts)
+    apart = [parting for part in parts for parting in part["partings"]]
+    if not apart:
+        return (
+            f"In float32 all {number} texts are the target's own, token by token, and so is every "
+            "score."
+        )
+    near = sum(parting["near_tie"] for parting in apart)
+    return (
+        f"In float32 {len(apart)} of {number} texts are not the target's own, {near} of them from "
+        "a near-tie on."
+    )
+
+
+def note(name: str, one: Mapping[str, Any]) -> str:
+    """Say what was asked of a task, and what else is known of its answers."""
+    alone = one["float32"]["plain"]
+    others = ", ".join(
+        f"{other} {alone[other]:.1%}"
+        if isinstance(alone[other], float)
+        else f"{other} {alone[other]} of {alone['total']}"
+        for other in TASKS[name].others
+    )
+    apart = one["bfloat16"]["partings"]
+    near = sum(parting["near_tie"] for parting in apart)
+    return (
+        f"{name}: draft {one['draft']} ({one['draft_vocab_size']:,} rows); {one['prompts']} "
+        f"prompts of {one['data']} ({one['data_fingerprint'][:16]}), each behind {one['shots']} "
+        f"conversations of the training part, {one['longer']} of more than "
+        f"{one['max_prompt_tokens']:,} tokens passed over; at most {one['max_new_tokens']} new "
+        f"tokens, which cut {one['float32']['cut']} answers short. The target alone, in float32: "
+        f"{others}. In bfloat16 {len(apart)} texts part, {near} of them at near-ties."
+    )

@@ -1,0 +1,227 @@
+"""The benchmark of task quality, on tiny models: what it asks, what it writes, its verdict."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drafting import make_eagle
+from tiny_models import make_byte_tokenizer, make_tiny
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KEPT = range(0, 300, 2)
+CALL = '[{"name": "f", "arguments": {"x": 1}}]'
+ROWS = {
+    "math": [("1 + 1?", "1 + 1 = 2\n#### 2"), ("2 + 3?", "#### 5"), ("4 + 4?", "#### 8")],
+    "ner": [("who? Ada slept.", '{"person": ["Ada"]}'), ("who? It rains.", "{}")] * 2,
+    "function_calling": [("call f", CALL), ("call it" + " long" * 200, CALL), ("again", CALL)],
+}
+
+
+@pytest.fixture(autouse=True)
+def _examples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+@pytest.fixture
+def bench() -> Any:
+    return importlib.import_module("bench_task_quality")
+
+
+@pytest.fixture
+def asked() -> Any:
+    return importlib.import_module("task_questions")
+
+
+def write(path: Path, rows: list[tuple[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for question, answer in rows:
+            turns = [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
+            file.write(json.dumps({"messages": turns}) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quality")
+    target = make_tiny("llama", num_hidden_layers=4, eos_token_id=2)
+    target.save_pretrained(folder / "target")
+    make_byte_tokenizer().save_pretrained(folder / "target")
+    make_eagle(target, KEPT, length=2).save_pretrained(folder / "draft")
+    make_eagle(target, length=2).save_pretrained(folder / "wide")
+    for name, rows in ROWS.items():
+        write(folder / "data" / name / "test.jsonl", rows)
+        write(folder / "data" / name / "train.jsonl", [("so long" * 300, "x"), *rows[:2]])
+    return folder
+
+
+def words(folder: Path, output: Path, *more: str) -> list[str]:
+    files = {"target": "target", "data": "data"}
+    named = [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
+    numbers = ["--prompts", "2", "--shots", "1", "--max-new-tokens", "8"]
+    limit = ["--max-prompt-tokens", "400", "--draft", str(folder / "draft")]
+    return [*named, *numbers, *limit, "--output", str(output), *more]
+
+
+def test_it_scores_and_writes(
+    bench: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    bench.main(words(folder, output, "--draft", f"ner={folder / 'wide'}"))
+    found = json.loads((output / "figures.json").read_text(encoding="utf-8"))
+    assert list(found["tasks"]) == ["math", "ner", "function_calling"]
+    for name, metric in (
+        ("math", "number_match"),
+        ("ner", "entity_f1"),
+        ("function_calling", "call_match"),
+    ):
+        one = found["tasks"][name]
+        exact = one["float32"]
+        assert exact["identical"] == [2, 2]
+        assert exact["plain"] == exact["draft"]
+        assert metric in exact["plain"]
+        assert exact["plain"]["total"] == one["bfloat16"]["plain"]["total"] == 2
+        assert exact["acceptance_length"]["acceptance_length"] >= 1
+        assert one["longer"] == (1 if name == "function_calling" else 0)
+        assert one["draft_vocab_size"] == (300 if name == "ner" else len(KEPT))
+        answers = (output / f"{name}_answers.jsonl").read_text("utf-8").splitlines()
+        assert len(answers) == 2
+        for line in answers:
+            answer = json.loads(line)
+            assert answer["float32"]["plain"] == answer["float32"]["draft"]
+    assert found["tasks"]["ner"]["float32"]["token_coverage"] is None  # its draft says all
+    covered = found["tasks"]["math"]["float32"]["token_coverage"]
+    assert all(one["id"] % 2 and one["text"] for one in covered["most_missed"])
+    assert not list(output.glob("*.rows.jsonl"))
+    text = (output / "report.md").read_text(encoding="utf-8")
+    assert text in capsys.readouterr().out
+    for said in (
+        "In float32 all 6 texts are the target's own, token by token",
+        "| math: GSM8K, final number | float32 |",
+        "| function_calling: function calls, all right | bfloat16 |",
+        "- ner: draft ",
+        "1 of more than 400 tokens passed over",
+        "unreadable 2 of 2",
+        "    python examples/bench_task_quality.py --target ",
+        ", evaluate ",
+    ):
+        assert said in text, said
+
+
+def test_a_killed_run_goes_on_and_tasks_come_together(
+    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, int]] = []
+    real = bench.DecodingRuns.call
+
+    def counted(run: Any, way: Any, inputs: Any, index: int, **how: Any) -> Any:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append((way.name, index))
+        return real(run, way, inputs, index, **how)
+
+    monkeypatch.setattr(bench.DecodingRuns, "call", counted)
+    only = words(folder, tmp_path, "--tasks", "math")
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(only)
+    assert not (tmp_path / "figures.json").exists()
+    calls[:] = [("", 0)] * 9  # never 3 again
+    bench.main(only)
+    assert [index for _, index in calls[9:]] == [1, 1, 0, 0, 1, 1]  # float32's rest, bfloat16
+    first = (tmp_path / "figures.json").read_bytes()
+    number = len(calls)
+    bench.main(only)
+    assert len(calls) == number
+    assert (tmp_path / "figures.json").read_bytes() == first
+    bench.main(words(folder, tmp_path, "--tasks", "ner"))
+    found = json.loads((tmp_path / "figures.json").read_text("utf-8"))
+    assert list(found["tasks"]) == ["math", "ner"]
+    assert found["tasks"]["math"] == json.loads(first)["tasks"]["math"]
+    assert (tmp_path / "report.md").read_text("utf-8").count("    python examples/") == 2
+
+
+def test_a_changed_text_is_found(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = bench.DecodingRuns.call
+
+    def changed(run: Any, way: Any, inputs: Any, index: int, **how: Any) -> Any:
+        ids, tally = real(run, way, inputs, index, **how)
+        if way.draft is not None and index == 1:
+            ids = [*ids[:-1], (ids[-1] + 1) % 300]
+        return ids, tally
+
+    monkeypatch.setattr(bench.DecodingRuns, "call", changed)
+    with pytest.raises(SystemExit, match=r"changed a text in float32.*: math, prompt 1, token 7"):
+        bench.main(words(folder, tmp_path, "--tasks", "math"))
+    assert "In float32 1 of 2 texts are not the target's own, 0 of them" in capsys.readouterr().out
+
+
+def test_drafts_are_counted_by_their_length(bench: Any) -> None:
+    # 5 drafts: two of nothing, one of 1, two of 3
+    assert bench.each_draft([3, 2, 2], 5) == [0, 0, 1, 3, 3]
+    assert bench.each_draft([], 2) == [0, 0]
+    assert bench.each_draft([], 0) == []
+
+
+def test_where_texts_part(bench: Any, tiny_llama: Any) -> None:
+    prompt = torch.tensor([[5, 6, 7]])
+    logits = tiny_llama(torch.tensor([[5, 6, 7, 9]])).logits[0, -1].detach()
+    found = bench.parting(tiny_llama, prompt, [9, 11, 4], [9, 12, 4])
+    assert found["position"] == 1
+    assert found["gap"] == pytest.approx(float((logits[11] - logits[12]).abs()), rel=1e-4)
+    assert found["near_tie"] is False
+    with torch.no_grad():  # two tokens that can never be told apart
+        head = tiny_llama.get_output_embeddings().weight
+        head[12] = head[11]
+    assert bench.parting(tiny_llama, prompt, [9, 11], [9, 12])["near_tie"] is True
+    ends = bench.parting(tiny_llama, prompt, [9], [9, 12])
+    assert ends == {"position": 1, "gap": None, "near_tie": False}
+
+
+def test_prompts_begin_with_short_answered_conversations(
+    asked: Any, folder: Path, byte_tokenizer: Any
+) -> None:
+    train = folder / "data" / "ner" / "train.jsonl"  # a long one, one of Ada, one without entity
+    assert [turn["content"] for turn in asked.examples(train, 2)] == list(ROWS["ner"][0])
+    data = folder / "data" / "math"
+    found = asked.read_questions(data, byte_tokenizer, 3, shots=1, longest=400)
+    assert found.answers == [answer for _, answer in ROWS["math"]]
+    text = byte_tokenizer.decode(found.prompts[1])
+    assert [text.count(part) for part in ("1 + 1?", "#### 2", "2 + 3?", "#### 5")] == [1, 1, 1, 0]
+    assert text.endswith("<|im_start|>assistant\n")
+    bare = asked.read_questions(data, byte_tokenizer, 1, shots=0, longest=400)
+    assert "#### 2" not in byte_tokenizer.decode(bare.prompts[0])
+    with pytest.raises(SystemExit, match="holds 3 prompts of at most 400 tokens, asked for 4"):
+        asked.read_questions(data, byte_tokenizer, 4, shots=1, longest=400)
+    with pytest.raises(SystemExit, match=r"there is no .*build_domains.py makes it"):
+        asked.read_questions(folder, byte_tokenizer, 1, shots=0, longest=400)
+
+
+def test_drafts_by_task(bench: Any) -> None:
+    assert bench.named(["a", "ner=b"], ["math", "ner"]) == {"math": "a", "ner": "b"}
+    assert bench.named(["ner=b"], ["ner"]) == {"ner": "b"}
+    assert bench.named(["sql=b"], ["ner"]) == {"ner": "sql=b"}  # a folder may be called so
+    with pytest.raises(ValueError, match="math has no draft: give --draft math=DRAFT"):
+        bench.named(["ner=b"], ["ner", "math"])
+
+
+@pytest.mark.parametrize(
+    "more", [["--prompts", "0"], ["--max-new-tokens", "0"], ["--shots", "-1"], ["--tasks", "sql"]]
+)
+def test_refusals(bench: Any, folder: Path, tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        bench.main(words(folder, tmp_path, *more))
+    assert raised.value.code == 2

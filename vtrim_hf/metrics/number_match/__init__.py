@@ -1,0 +1,1 @@
+"""The folder of the `evaluate` module `number_match`."""

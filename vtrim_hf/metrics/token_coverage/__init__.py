@@ -1,0 +1,1 @@
+"""The folder of the `evaluate` module `token_coverage`."""
