@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vtrim_hf.local_hub.card_checks import card_of, check_card, tags_of
 from vtrim_hf.local_hub.front_matter import read_front_matter
+
+pytestmark = pytest.mark.newest  # a server of the standard library
 
 yaml = pytest.importorskip("yaml")
 
@@ -83,6 +85,9 @@ VALUES = st.recursive(
     st.booleans() | st.none(),
     st.sampled_from([80, float("inf")]),
 )
+@example({"0": "\\\n"}, None, 80)  # in single quotes a backslash is a backslash
+@example({"0": ["'{a\\\n:"]}, None, 80)
+@example({"0": ['b "', "\\\n"]}, True, 80)
 def test_what_a_yaml_library_writes_is_read(value: Any, flow: bool | None, width: float) -> None:
     text = yaml.safe_dump(value, default_flow_style=flow, width=width, allow_unicode=True)
     if "!!" not in text and yaml.safe_load(text) == value:

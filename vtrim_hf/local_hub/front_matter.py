@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from .yaml_scalars import BLANKS, closing_quote, plain_value, quoted_value, read_flow
+from .yaml_scalars import BLANKS, closing_quote, open_quote, plain_value, quoted_value, read_flow
 
 _FRONT = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
 _KEY = re.compile(
@@ -167,12 +167,12 @@ class _Reader:
             raise self._wrong(line, str(error)) from error
 
     def _longer(self, text: str, indent: int, trouble: str) -> str:
-        """Return `text` with the next line: a space between, unless a backslash ends the line."""
+        """Return `text` with the next line: a space between, unless a backslash ends a "..." line."""
         line = self._lines[self._at] if self._at < len(self._lines) else None
         if line is None or (line.text and line.indent <= indent):
             raise ValueError(trouble)
         self._at += 1
-        if re.search(r"(?<!\\)(?:\\\\)*\\$", text):
+        if re.search(r"(?<!\\)(?:\\\\)*\\$", text) and open_quote(text) == '"':
             return text[:-1] + line.text
         return f"{text} {line.text}" if line.text else text + "\n"
 

@@ -117,6 +117,18 @@ def read_flow(text: str) -> tuple[Any, int] | None:
     return value, reader.at
 
 
+def open_quote(text: str) -> str | None:
+    """Return the quote in which a value ends that is not closed yet; None if in none."""
+    if text[0] in "\"'":
+        return text[0]
+    reader = _Flow(text)
+    try:
+        reader.value()
+    except _OpenError:
+        return text[reader.at : reader.at + 1] or None  # it stands where the last text begins
+    return None
+
+
 class _OpenError(Exception):
     """The text ends inside brackets."""
 
