@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.newest  # the sources are read, no dependency is called
+
 PACKAGE = Path(__file__).resolve().parents[1] / "vtrim_hf"
 LONGEST_MODULE = 330
 

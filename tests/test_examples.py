@@ -64,6 +64,7 @@ def test_example(name: str, tmp_path: Path, smollm2_tokenizer: object) -> None:
     assert "DIFFERENT" not in said
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("which", [0, 1])
 def test_readme_example(which: int, tmp_path: Path, smollm2_tokenizer: object) -> None:
     """The first two Python blocks of the README, run where the data of a checkout lie."""

@@ -7,11 +7,14 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+pytestmark = pytest.mark.newest
 
 
 @pytest.fixture
@@ -33,6 +36,48 @@ def test_a_wrong_figure_is_found(tables: ModuleType) -> None:
     shown = f"| {found['acceptance_length']['trimmed']:.2f} |"
     assert shown in README
     assert tables.renewed(README.replace(shown, "| 9.99 |")) == README
+
+
+# One figure of each table: the file that it is from, and where it stands there.
+FIGURES: dict[str, tuple[str, list[str | int]]] = {
+    "wikisql": ("trained_drafts/wikisql/figures.json", ["head_share", "full"]),
+    "trained_drafts": ("trained_drafts/ner/figures.json", ["acceptance_length", "trimmed"]),
+    "draft_length": (
+        "draft_length/wikisql/draft_length.json",
+        ["ways", "5 tokens", "over_base", "low"],
+    ),
+    "vocabulary": ("vocabulary/smollm2/figures.json", ["domains", "sql", "grid", 4, "exact", "k"]),
+    "vocabulary_rivals": (
+        "vocabulary/llama3/figures.json",
+        ["domains", "sql", "ways", "raw", "heldout", "coverage"],
+    ),
+    "stability": ("stability/smollm2/figures.json", ["domains", "all domains", "settled", "k"]),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_another_measurement_makes_another_table(
+    tables: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, (*where, last) = FIGURES[name]
+    made, read = tables.TABLES[name](), tables.read
+    assert made in README
+
+    def other(asked: str) -> Any:
+        found = read(asked)
+        if asked == place:
+            inner = found
+            for key in where:
+                inner = inner[key]
+            inner[last] += 1
+        return found
+
+    monkeypatch.setattr(tables, "read", other)
+    assert tables.TABLES[name]() not in README
+
+
+def test_a_figure_of_every_table_is_tried(tables: ModuleType) -> None:
+    assert set(FIGURES) == set(tables.TABLES)
 
 
 def test_a_table_without_a_place_is_named(tables: ModuleType) -> None:

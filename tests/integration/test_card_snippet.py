@@ -97,7 +97,7 @@ assert type(names["draft"]).__module__.startswith("vtrim_hf.")
 """
 
 
-@pytest.mark.parametrize("repo_id", [STANDALONE, EAGLE])
+@pytest.mark.parametrize("repo_id", [pytest.param(STANDALONE, marks=pytest.mark.newest), EAGLE])
 def test_it_runs_with_the_package_and_without(hub: LocalHub, repo_id: str, tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", card_of(repo_id), re.DOTALL)
     done = run_client(_RUN, client_environment(hub, tmp_path / "cache"), code, _CHECK)

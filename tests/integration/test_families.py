@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,10 @@ from vtrim_hf.coverage_metadata import make_metadata
 from vtrim_hf.hub_family import PublishedFamily, publish_family
 from vtrim_hf.local_hub import LocalHub
 
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+pytestmark = [
+    pytest.mark.newest,  # what test_hub_family.py and test_publishing.py ask, in more processes
+    pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
+]
 
 TARGET, ONE, TEMPLATE = "user/tiny-target", "user/tiny-drafts", "user/tiny-{domain}"
 
@@ -55,6 +59,8 @@ def scene(
     ):
         point_client_at(monkeypatch, hub, root / "cache")
         branches = publish_family(run, ONE, license="mit", progress=False)
+        # The same drafts, which were proven to load a moment ago.
+        monkeypatch.setattr("vtrim_hf.hub.prove_it_loads", lambda draft, folder: None)
         repositories = publish_family(run, TEMPLATE, license="mit", progress=False)
         yield Scene(hub, branches, repositories, root)
 
@@ -74,11 +80,27 @@ print(json.dumps({
 """
 
 
-def test_a_fresh_process_finds_and_loads_the_best(scene: Scene, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Choice:
+    """What a fresh process chose: its environment, what it said, the weights that it asked for."""
+
+    environment: dict[str, str]
+    told: dict[str, Any]
+    weights: list[str]
+
+
+@pytest.fixture(scope="module")
+def choice(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Choice:
+    environment = client_environment(scene.hub, tmp_path_factory.mktemp("home"))
     scene.hub.clear_log()
-    done = run_client(_CHOOSE, client_environment(scene.hub, tmp_path), TARGET)
+    done = run_client(_CHOOSE, environment, TARGET)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    weights = [row.path for row in scene.hub.log.matching("*", r"/model\.safetensors$")]
+    return Choice(environment, json.loads(done.stdout.splitlines()[-1]), weights)
+
+
+def test_a_fresh_process_finds_and_loads_the_best(scene: Scene, choice: Choice) -> None:
+    told = choice.told
     family = scene.branches.drafts
     single = scene.repositories.drafts
     # Equal coverage, so what was measured comes first, then the names.
@@ -91,15 +113,11 @@ def test_a_fresh_process_finds_and_loads_the_best(scene: Scene, tmp_path: Path) 
     assert told["name"] == ONE
     assert told["loaded"] in told["fingerprints"]
     assert told["measured"]
-    weights = scene.hub.log.matching("*", r"/model\.safetensors$")
-    assert weights
     commit = family["sql"].commit
-    assert {row.path for row in weights} == {f"/{ONE}/resolve/{commit}/model.safetensors"}
+    assert set(choice.weights) == {f"/{ONE}/resolve/{commit}/model.safetensors"}
 
 
-def test_the_choice_loads_again_without_a_network(scene: Scene, tmp_path: Path) -> None:
-    environment = client_environment(scene.hub, tmp_path)
-    assert run_client(_CHOOSE, environment, TARGET).returncode == 0
+def test_the_choice_loads_again_without_a_network(scene: Scene, choice: Choice) -> None:
     code = """
 import sys
 from vtrim_hf import TrimmedDraftForCausalLM
@@ -113,7 +131,7 @@ else:
     raise SystemExit("nothing can be listed offline")
 """
     commit = str(scene.branches.drafts["sql"].commit)
-    offline = environment | {"HF_HUB_OFFLINE": "1"}
+    offline = choice.environment | {"HF_HUB_OFFLINE": "1"}
     done = run_client(code, offline, ONE, commit, TARGET)
     assert done.returncode == 0, done.stderr
 

@@ -537,6 +537,7 @@ def test_a_killed_hub_shows_a_commit_wholly_or_not_at_all(
         assert titles == ["again", "kept", "initial commit"]
 
 
+@pytest.mark.newest
 def test_transformers_in_this_process_and_in_a_fresh_one(plain: Scene, tmp_path: Path) -> None:
     from transformers import AutoConfig, LlamaConfig
 

@@ -232,6 +232,7 @@ vtrim_hf.hub.publish(sys.argv[1], "user/cut", license="mit", progress=False)
 """
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("xet", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_killed_upload_leaves_nothing_half_made(
     xet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -75,6 +75,7 @@ def test_a_recipe_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert facts["decoding"]
         assert set(statuses(run()).values()) == {"kept"}
 
+        monkeypatch.setattr("vtrim_hf.hub.prove_it_loads", lambda draft, folder: None)
         # A new commit of the target, with other weights: its answers and all after it are old.
         model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "target")
         perturbed(model, 0.2).save_pretrained(tmp_path / "target")
@@ -89,10 +90,12 @@ def test_a_recipe_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             run()
 
 
+@pytest.mark.newest
 def test_a_killed_publication_goes_on_and_other_hubs_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_recipe_folder(tmp_path)
+    monkeypatch.setattr("vtrim_hf.hub.prove_it_loads", lambda draft, folder: None)
     path = tmp_path / "recipe.yaml"
     text = RECIPE[: RECIPE.index("measure:")] + "measure: false\n" + PUBLISH
 
@@ -141,6 +144,7 @@ def test_a_killed_publication_goes_on_and_other_hubs_are_others(
         assert "README.md" in other.list_repo_files("user/sql-draft")
 
 
+@pytest.mark.newest
 def test_drafts_of_several_domains_are_published_with_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,7 @@ def test_drafts_of_several_domains_are_published_with_an_index(
     with LocalHub(tmp_path / "hub", xet=False) as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
         monkeypatch.setattr("vtrim_hf.hub.prove_it_loads", lambda draft, folder: None)
+        monkeypatch.setattr("vtrim_hf.hub_upload._PAUSE", 0.0)
         api = HfApi()
         # The index's name is somebody's: said before any work.
         api.create_repo("user/x-family")

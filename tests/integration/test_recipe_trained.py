@@ -14,6 +14,8 @@ from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.recipe import load_recipe
 from vtrim_hf.recipe_runner import RunReport, run_recipe
 
+pytestmark = pytest.mark.newest  # test_training.py and test_publishing.py, one after the other
+
 
 def test_a_trained_draft_goes_to_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_recipe_folder(tmp_path)

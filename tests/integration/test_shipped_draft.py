@@ -29,7 +29,7 @@ FOLDER = Path(
 HELD_OUT = ROOT / "examples" / "data" / "wikisql" / "test.jsonl"
 LARGEST = 20_000_000  # bytes
 LEAST_ACCEPTANCE = 2.0
-PROMPTS, NEW = 4, 48
+PROMPTS, NEW = 3, 40
 
 needs_the_draft = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="an archive may come without the draft"

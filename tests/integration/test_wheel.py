@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.newest  # needs hatchling alone
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

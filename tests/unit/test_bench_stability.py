@@ -17,6 +17,8 @@ from vtrim_hf import TokenCounts, search_vocabulary
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import importlib.util
 import json
 import sys
@@ -11,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import LlamaConfig
 
 from recipes import write_rows
 from tiny_models import make_byte_tokenizer, make_tiny
-from vtrim_hf import LatencyModel, TokenCounts, search_vocabulary
+from vtrim_hf import TokenCounts, search_vocabulary
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+pytestmark = pytest.mark.newest
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(EXAMPLES)
     spec = importlib.util.spec_from_file_location(
         "bench_vocabulary", EXAMPLES / "bench_vocabulary.py"
     )
@@ -155,13 +156,6 @@ def test_other_ways_count_other_things(bench: Any, folder: Path) -> None:
     assert found["vtrim"]["test"] is None
 
 
-def test_the_most_frequent_are_filled_up_from_below(bench: Any) -> None:
-    counted = np.array([0, 3, 0, 9, 1, 0])
-    assert bench.first(counted, 2).tolist() == [1, 3]
-    assert bench.first(counted, 5).tolist() == [0, 1, 2, 3, 4]
-    assert bench.first(counted, 2, forced=[5]).tolist() == [3, 5]
-
-
 def test_what_is_finished_is_not_done_again(
     bench: Any,
     folder: Path,
@@ -212,74 +206,6 @@ def test_a_tokenizer_alone_takes_the_layer_of_another(bench: Any, folder: Path) 
             heldout=0.2,
             command="",
         )
-
-
-def test_pieces_by_rank_make_a_tokenizer(bench: Any) -> None:
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    for piece in (b"ab", b"bc", b"abc", " é".encode(), b"\x00\xff"):
-        ranks[piece] = len(ranks)
-    made = bench.byte_pairs(ranks, bench.LLAMA3_SPLIT, ["<|a|>", "<|b|>"])
-
-    def encoded(text: str) -> list[int]:
-        return list(made.encode(text, add_special_tokens=False).ids)
-
-    assert encoded("ab") == [256]
-    assert encoded("abc") == [258]
-    assert encoded("xbc") == [120, 257]
-    assert encoded(" é") == [259]  # a whole piece, though no two pieces make it, as in tiktoken
-    assert encoded("é") == list("é".encode())
-    assert encoded("<|b|>a") == [262, 97]
-    assert made.decode(encoded("añ abc\n"), skip_special_tokens=False) == "añ abc\n"
-
-
-def test_llama3_is_read_out_of_a_package(
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    missing = bench.importlib.metadata.PackageNotFoundError
-
-    def absent(name: str) -> Any:
-        raise missing(name)
-
-    monkeypatch.setattr(bench.importlib.metadata, "distribution", absent)
-    with pytest.raises(SystemExit, match="pip install --no-deps llama-models"):
-        bench.llama3_folder()
-
-    ranks = [bytes([byte]) for byte in range(256)] + [b"hi", b"ok"]
-    lines = [f"{base64.b64encode(piece).decode()} {rank}" for rank, piece in enumerate(ranks)]
-    (tmp_path / "tokenizer.model").write_text("\n".join(lines) + "\n", "utf-8")
-
-    class Package:
-        def locate_file(self, name: str) -> Path:
-            return tmp_path / Path(name).name
-
-    monkeypatch.setattr(bench.importlib.metadata, "distribution", lambda name: Package())
-    monkeypatch.setattr(bench, "cache_folder", lambda: tmp_path / "cache")
-    folder = bench.llama3_folder()
-    assert folder == bench.llama3_folder()
-    target = bench.Target("llama3")
-    assert (target.slug, target.vocab_size) == ("llama3", 258 + 256)
-    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " ok "}]
-    ids = target.tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"]
-    assert target.tokenizer.decode(ids) == (
-        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\nok<|eot_id|>"
-    )
-    ends = {258 + number for number in (1, 8, 9)}
-    assert ends <= set(target.required)
-    sizes = target.latency.settings["layer"]
-    assert (sizes["hidden_size"], sizes["num_key_value_heads"]) == (4096, 8)
-
-
-def test_what_a_row_is_worth(bench: Any) -> None:
-    config = LlamaConfig(
-        vocab_size=128_256,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-    )
-    found = bench.tokens_a_row(LatencyModel.eagle3(config).to_dict())
-    assert found == pytest.approx(1637.88e6 / (2 * 4096), rel=1e-4)  # the paper's operations
 
 
 @pytest.mark.parametrize(

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
+import importlib
 import json
-import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "build_domains.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PARTS = ("rows", "files", "formats", "sources")
+
+pytestmark = pytest.mark.newest  # Python alone is needed, no package
+
+
+@dataclass(frozen=True)
+class Script:
+    """The script, and the modules beside it."""
+
+    main: Any
+    rows: Any
+    files: Any
+    formats: Any
+    sources: Any
 
 
 @pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> Any:
-    spec = importlib.util.spec_from_file_location("build_domains", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
-    return module
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    beside = {name: importlib.import_module(f"domain_{name}") for name in PARTS}
+    monkeypatch.setattr(beside["files"].time, "sleep", lambda seconds: None)
+    return Script(importlib.import_module("build_domains").main, **beside)
 
 
 def dumped(rows: list[dict[str, Any]]) -> str:
@@ -55,8 +64,8 @@ def turns(path: Path) -> list[list[str]]:
 class Raw:
     """A tiny tree of raw files, which the script takes for the real ones."""
 
-    def __init__(self, build: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.build, self.folder, self.monkeypatch = build, folder, monkeypatch
+    def __init__(self, script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.script, self.folder, self.monkeypatch = script, folder, monkeypatch
         self.files: dict[str, bytes] = {}
 
     def put(self, source: Any, data: bytes | str) -> Any:
@@ -74,27 +83,27 @@ class Raw:
         """Put the script's constants of a domain, by name."""
         made = {name: self.put(*pair) for name, pair in sources.items()}
         for name, source in made.items():
-            self.monkeypatch.setattr(self.build, name, source)
-        self.monkeypatch.setitem(self.build.USED, domain, tuple(made.values()))
+            self.monkeypatch.setattr(self.script.rows, name, source)
+        self.monkeypatch.setitem(self.script.rows.USED, domain, tuple(made.values()))
 
 
 @pytest.fixture
-def raw(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Raw:
-    return Raw(build, tmp_path / "raw", monkeypatch)
+def raw(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Raw:
+    return Raw(script, tmp_path / "raw", monkeypatch)
 
 
 def run(raw: Raw, out: Path, *names: str) -> None:
-    raw.build.main([str(out), "--raw", str(raw.folder), "--only", *names])
+    raw.script.main([str(out), "--raw", str(raw.folder), "--only", *names])
 
 
 def use_math(raw: Raw) -> None:
-    build = raw.build
+    domains = raw.script.rows
     train = [{"question": f"How many, {i}?", "answer": f"#### {i}"} for i in range(5)]
     test = [{"question": "How many, 3?", "answer": "#### 3"}, {"question": "Far?", "answer": "9"}]
     raw.use(
         "math",
-        GSM8K_TRAIN=(build.GSM8K_TRAIN, dumped(train)),
-        GSM8K_TEST=(build.GSM8K_TEST, dumped(test)),
+        GSM8K_TRAIN=(domains.GSM8K_TRAIN, dumped(train)),
+        GSM8K_TEST=(domains.GSM8K_TEST, dumped(test)),
     )
 
 
@@ -125,8 +134,8 @@ class TestConversions:
         }
         raw.use(
             "sql",
-            SPIDER_SYN=(raw.build.SPIDER_SYN, json.dumps([{**syn, "query": "SELECT 1"}])),
-            SPIDER_DEV=(raw.build.SPIDER_DEV, json.dumps([dev])),
+            SPIDER_SYN=(raw.script.rows.SPIDER_SYN, json.dumps([{**syn, "query": "SELECT 1"}])),
+            SPIDER_DEV=(raw.script.rows.SPIDER_DEV, json.dumps([dev])),
         )
         run(raw, tmp_path, "sql")
         asked = "Write one SQL query for the database '{}'.\n{}"
@@ -138,12 +147,12 @@ class TestConversions:
     def test_math_hard_leaves_the_test_problems_out_whatever_their_spaces(
         self, raw: Raw, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        build = raw.build
+        domains = raw.script.rows
         every = [{"problem": p, "solution": p.upper()} for p in ("a + b", "c\n d", "e")]
         raw.use(
             "math_hard",
-            MATH_TEST=(build.MATH_TEST, dumped(every)),
-            MATH_500=(build.MATH_500, dumped([{"problem": "c d", "solution": "C"}])),
+            MATH_TEST=(domains.MATH_TEST, dumped(every)),
+            MATH_500=(domains.MATH_500, dumped([{"problem": "c d", "solution": "C"}])),
         )
         run(raw, tmp_path, "math_hard")
         assert turns(tmp_path / "math_hard/train.jsonl") == [["a + b", "A + B"], ["e", "E"]]
@@ -152,15 +161,15 @@ class TestConversions:
         assert "without MATH-500: these 2 rows are not those" in capsys.readouterr().err
 
     def test_code_and_ood(self, raw: Raw, tmp_path: Path) -> None:
-        build = raw.build
+        domains = raw.script.rows
         gpt = [{"instruction": "Sort.", "input": "[2]", "response": "x"}]
         gpt.append({"instruction": "Add.", "input": "", "response": "y"})
         human = [{"prompt": "def f():\n", "canonical_solution": "    return 1\n", "task_id": "0"}]
         zipped = gzip.compress(dumped(human).encode())
         raw.use(
             "code",
-            CODEGEN=(build.CODEGEN, json.dumps(gpt)),
-            HUMANEVAL=(build.HUMANEVAL, zipped),
+            CODEGEN=(domains.CODEGEN, json.dumps(gpt)),
+            HUMANEVAL=(domains.HUMANEVAL, zipped),
         )
         run(raw, tmp_path, "code")
         assert turns(tmp_path / "code/train.jsonl") == [["Add.", "y"], ["Sort.\n\n[2]", "x"]]
@@ -171,17 +180,17 @@ class TestConversions:
         answers = [{"question_id": 2, "choices": [{"turns": ["first", "second"]}]}]
         raw.use(
             "ood",
-            MT_QUESTIONS=(build.MT_QUESTIONS, dumped(questions)),
-            MT_ANSWERS=(build.MT_ANSWERS, dumped(answers)),
+            MT_QUESTIONS=(domains.MT_QUESTIONS, dumped(questions)),
+            MT_ANSWERS=(domains.MT_ANSWERS, dumped(answers)),
         )
         for name in ("gsm8k", "math500", "aime24"):
-            raw.monkeypatch.delitem(build.OOD, name)
+            raw.monkeypatch.delitem(domains.OOD, name)
         run(raw, tmp_path, "ood")
         assert turns(tmp_path / "ood/mt_bench.jsonl") == [["a1"], ["a2", "first", "b2", "second"]]
         assert turns(tmp_path / "ood/humaneval.jsonl") == completed
 
     def test_other_sets_are_two_fields_each(self, raw: Raw, tmp_path: Path) -> None:
-        build = raw.build
+        domains = raw.script.rows
         for name, fields in (
             ("gsm8k", ("question", "answer")),
             ("math500", ("problem", "solution")),
@@ -189,13 +198,13 @@ class TestConversions:
         ):
             constant = {"gsm8k": "GSM8K_TEST", "math500": "MATH_500", "aime24": "AIME24"}[name]
             row = {"id": 1, **dict(zip(fields, (f"{name}?", f"{name}!"), strict=True))}
-            source = raw.put(getattr(build, constant), dumped([row]))
-            files = build.Files(raw.folder, raw.folder, "")
-            (made,) = build.plain(source, *fields)(files)
+            source = raw.put(getattr(domains, constant), dumped([row]))
+            files = raw.script.files.Files(raw.folder, raw.folder, "")
+            (made,) = domains.plain(source, *fields)(files)
             assert [m["content"] for m in made["messages"]] == [f"{name}?", f"{name}!"]
 
     def test_medical(self, raw: Raw, tmp_path: Path) -> None:
-        build = raw.build
+        domains = raw.script.rows
         document = """<?xml version="1.0" encoding="UTF-8"?>
 <Document id="0000001" source="CDC" url="http://x"><Focus>Cold</Focus>
 <QAPairs><QAPair pid="1"><Question qid="1-1" qtype="information">What is cold ?</Question>
@@ -203,14 +212,14 @@ class TestConversions:
 </Answer></QAPair>
 <QAPair pid="2"><Question qid="1-2" qtype="causes">Why ?</Question><Answer></Answer></QAPair>
 </QAPairs></Document>"""
-        source = raw.put(build.MEDQUAD[0], document)
-        raw.monkeypatch.setattr(build, "MEDQUAD", (source,))
-        (row,) = build.questions_and_answers(source, document.encode())
+        source = raw.put(domains.MEDQUAD[0], document)
+        raw.monkeypatch.setattr(domains, "MEDQUAD", (source,))
+        (row,) = raw.script.formats.questions_and_answers(source.path, document.encode())
         assert (row["qid"], row["focus"], row["file"]) == ("1-1", "Cold", source.path)
-        raw.monkeypatch.setattr(build, "MEDQUAD_ROWS", digest(dumped([row])))
+        raw.monkeypatch.setattr(domains, "MEDQUAD_ROWS", digest(dumped([row])))
         article = {"QUESTION": "Does it?", "LONG_ANSWER": "It does.", "MESHES": []}
         silent = {"QUESTION": "And?", "LONG_ANSWER": ""}
-        raw.use("medical", PUBMEDQA=(build.PUBMEDQA, json.dumps({"7": article, "8": silent})))
+        raw.use("medical", PUBMEDQA=(domains.PUBMEDQA, json.dumps({"7": article, "8": silent})))
         run(raw, tmp_path, "medical")
         both = [turns(tmp_path / f"medical/{part}.jsonl") for part in ("train", "test")]
         assert sorted(both[0] + both[1]) == [
@@ -220,7 +229,7 @@ class TestConversions:
 
     def test_korean(self, raw: Raw, tmp_path: Path) -> None:
         text = '\ufeffQ,A,label\r\n12시 땡!,"하루가, ""또"" 가네요.",0\r\n'
-        raw.use("korean", SONGYS=(raw.build.SONGYS, text))
+        raw.use("korean", SONGYS=(raw.script.rows.SONGYS, text))
         run(raw, tmp_path, "korean")
         rows = turns(tmp_path / "korean/train.jsonl") + turns(tmp_path / "korean/test.jsonl")
         assert rows == [["12시 땡!", '하루가, "또" 가네요.']]
@@ -229,8 +238,8 @@ class TestConversions:
         ).read_text("utf-8")
 
     def test_function_calling(self, raw: Raw, tmp_path: Path) -> None:
-        build = raw.build
-        asked, answered = build.BFCL[0]
+        domains = raw.script.rows
+        asked, answered = domains.BFCL[0]
         question = [
             {"role": "system", "content": "Be short."},
             {"role": "user", "content": "Rain?"},
@@ -242,7 +251,7 @@ class TestConversions:
             raw.put(asked, dumped(rows)),
             raw.put(answered, dumped([{"id": "a", "ground_truth": truth}, {"id": "none"}])),
         )
-        raw.monkeypatch.setattr(build, "BFCL", (pair,))
+        raw.monkeypatch.setattr(domains, "BFCL", (pair,))
         said = [
             {"from": "human", "value": "Sum 1 2"},
             {"from": "function_call", "value": '{"name": "add"}'},
@@ -250,7 +259,7 @@ class TestConversions:
             {"from": "gpt", "value": "It is 3."},
         ]
         glaive = json.dumps([{"conversations": said, "tools": "[]"}])
-        raw.use("function_calling", GLAIVE=(build.GLAIVE, glaive))
+        raw.use("function_calling", GLAIVE=(domains.GLAIVE, glaive))
         run(raw, tmp_path, "function_calling")
         both = [turns(tmp_path / f"function_calling/{part}.jsonl") for part in ("train", "test")]
         begin = "You may call these functions:\n{}\n\nReply with a JSON list of calls.\n{}"
@@ -263,12 +272,12 @@ class TestConversions:
         ]
 
     def test_ner(self, raw: Raw, tmp_path: Path) -> None:
-        build = raw.build
+        domains = raw.script.rows
         text = "-DOCSTART- O\n\nAda\tB-PER\nLove\tI-PER\nin\tO\nBern\tB-LOC\n\nUlm\tI-LOC\n"
-        (source, _), *_ = build.NER
+        (source, _), *_ = domains.NER
         put = raw.put(source, text)
-        raw.monkeypatch.setattr(build, "NER", ((put, "train"),))
-        raw.monkeypatch.setitem(build.USED, "ner", (put,))
+        raw.monkeypatch.setattr(domains, "NER", ((put, "train"),))
+        raw.monkeypatch.setitem(domains.USED, "ner", (put,))
         run(raw, tmp_path, "ner")
         asked = "List the named entities of these kinds: LOC, PER. Reply with JSON.\n"
         assert turns(tmp_path / "ner/train.jsonl") == [
@@ -278,16 +287,16 @@ class TestConversions:
         assert turns(tmp_path / "ner/test.jsonl") == []
 
     def test_general(self, raw: Raw, tmp_path: Path) -> None:
-        build = raw.build
+        domains = raw.script.rows
         results = [{"sampling_config": "s", "sampling_params": {}, "outputs": ["one", "", "two"]}]
         report = {"model_name": "m", "prompts": [{"prompt": "Say.", "results": results}]}
         chats = "### Human: Hi ### Assistant: Yes? ### Human: And now? ### Assistant:"
-        sources = (raw.put(build.OASST_REPORTS[0], json.dumps(report)),)
-        raw.monkeypatch.setattr(build, "OASST_REPORTS", sources)
-        answers = raw.put(build.IFEVAL_ANSWERS[0], dumped([{"prompt": "P", "response": "R"}]))
-        raw.monkeypatch.setattr(build, "IFEVAL_ANSWERS", (answers,))
+        sources = (raw.put(domains.OASST_REPORTS[0], json.dumps(report)),)
+        raw.monkeypatch.setattr(domains, "OASST_REPORTS", sources)
+        answers = raw.put(domains.IFEVAL_ANSWERS[0], dumped([{"prompt": "P", "response": "R"}]))
+        raw.monkeypatch.setattr(domains, "IFEVAL_ANSWERS", (answers,))
         qlora = dumped([{"input": chats, "prompt": "long", "generation": "Now."}])
-        raw.use("general", QLORA=(build.QLORA, qlora))
+        raw.use("general", QLORA=(domains.QLORA, qlora))
         run(raw, tmp_path, "general")
         both = [turns(tmp_path / f"general/{part}.jsonl") for part in ("train", "test")]
         assert sorted(both[0] + both[1]) == [
@@ -305,16 +314,16 @@ class TestConversions:
             ("O O O O", {}),
         ],
     )
-    def test_entities(self, build: Any, tags: str, found: dict[str, list[str]]) -> None:
-        assert build.entities(list("abcd"), tags.split()) == found
+    def test_entities(self, script: Script, tags: str, found: dict[str, list[str]]) -> None:
+        assert script.formats.entities(list("abcd"), tags.split()) == found
 
-    def test_the_hash_of_the_prompt_decides(self, build: Any) -> None:
-        parts = [build.split_of(f"prompt {i}") for i in range(2000)]
-        assert parts == [build.split_of(f"prompt {i}") for i in range(2000)]
+    def test_the_hash_of_the_prompt_decides(self, script: Script) -> None:
+        parts = [script.rows.split_of(f"prompt {i}") for i in range(2000)]
+        assert parts == [script.rows.split_of(f"prompt {i}") for i in range(2000)]
         assert 0.12 < parts.count("test") / 2000 < 0.18
 
-    def test_files_of_medquad(self, build: Any) -> None:
-        paths = [source.path for source in build.MEDQUAD]
+    def test_files_of_medquad(self, script: Script) -> None:
+        paths = [source.path for source in script.sources.MEDQUAD]
         assert len(paths) == len(set(paths)) == 608
         assert "1_CancerGov_QA/0000013_3_2.xml" in paths
         assert "9_CDC_QA/0000354.xml" in paths
@@ -323,7 +332,7 @@ class TestConversions:
         use_math(raw)
         run(raw, tmp_path, "math")
         text = (tmp_path / "SOURCES.md").read_text("utf-8")
-        for sources in raw.build.USED.values():
+        for sources in raw.script.rows.USED.values():
             for source in sources:
                 assert f"[{source.repository.name}](https://github.com/" in text
                 assert source.repository.license in text
@@ -331,7 +340,7 @@ class TestConversions:
 
     def test_a_missing_raw_file_is_named(self, raw: Raw, tmp_path: Path) -> None:
         use_math(raw)
-        (raw.folder / raw.build.GSM8K_TEST.place).unlink()
+        (raw.folder / raw.script.rows.GSM8K_TEST.place).unlink()
         with pytest.raises(SystemExit, match=r"must hold openai/.*/test\.jsonl"):
             run(raw, tmp_path, "math")
 
@@ -393,14 +402,18 @@ def server(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def download(raw: Raw, server: Server, folder: Path) -> None:
     words = ["--cache", str(folder / "cache"), "--base-url", server.url, "--only", "math"]
-    raw.build.main([str(folder / "out"), *words])
+    raw.script.main([str(folder / "out"), *words])
 
 
 class TestDownloads:
     def test_each_file_comes_once(self, raw: Raw, server: Server, tmp_path: Path) -> None:
         download(raw, server, tmp_path)
         assert server.asked == [("train.jsonl", None), ("test.jsonl", None)]
-        kept = tmp_path / "cache/openai/grade-school-math" / raw.build._GSM8K.commit
+        kept = (
+            tmp_path
+            / "cache/openai/grade-school-math"
+            / raw.script.sources.GSM8K_TRAIN.repository.commit
+        )
         assert (kept / "grade_school_math/data/train.jsonl").is_file()
         first = (tmp_path / "out/math/train.jsonl").read_bytes()
         download(raw, server, tmp_path)
@@ -427,7 +440,7 @@ class TestDownloads:
         assert [name for name, _ in server.asked] == ["train.jsonl"] * 4 + ["test.jsonl"]
 
     def test_faults_that_stay(self, raw: Raw, server: Server, tmp_path: Path) -> None:
-        server.fail = [503] * raw.build.TRIES
+        server.fail = [503] * raw.script.files.TRIES
         with pytest.raises(SystemExit, match=r"in 4 tries.*503.*same command again"):
             download(raw, server, tmp_path)
         download(raw, server, tmp_path)

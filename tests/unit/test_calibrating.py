@@ -128,6 +128,7 @@ def recorded(
     return records[0]
 
 
+@pytest.mark.newest
 def test_other_prompts_are_foretold_better(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = pair()
     before = draft.generation_config.to_dict()

@@ -21,6 +21,8 @@ from vtrim_hf.card_words import (
     visible,
 )
 
+pytestmark = pytest.mark.newest  # words of our own, no dependency is called
+
 
 def training(*lengths: float, best: int | None = None) -> dict[str, Any]:
     """Facts of a training with these evaluations, at steps 1, 2, ..."""

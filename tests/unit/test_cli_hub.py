@@ -30,7 +30,10 @@ app.add_typer(hub)
 app()
 """
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="stops with a signal")
+pytestmark = [
+    pytest.mark.newest,  # needs the standard library and typer
+    pytest.mark.skipif(os.name != "posix", reason="stops with a signal"),
+]
 
 
 def command(*arguments: str) -> list[str]:

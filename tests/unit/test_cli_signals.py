@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.newest  # needs the standard library
+
 WAITING = """
 import signal, sys, time
 if sys.argv[1] == "background":

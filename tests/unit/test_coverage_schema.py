@@ -11,6 +11,8 @@ import pytest
 import vtrim_hf.coverage_schema as module
 from vtrim_hf.coverage_schema import card_file, check_against, coverage_schema
 
+pytestmark = pytest.mark.newest  # a checker of our own, no dependency is called
+
 
 @pytest.mark.parametrize(
     ("value", "schema", "named"),

@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import HfApi, get_token
 
 import vtrim_hf.hub
+import vtrim_hf.hub_upload
 from hub_client import point_client_at
 from published_facts import make_pair, make_report
 from shelved_drafts import make_facts, shelve
@@ -59,6 +60,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     monkeypatch.setattr(vtrim_hf.hub, "prove_it_loads", lambda draft, folder: None)
+    monkeypatch.setattr(vtrim_hf.hub_upload, "_PAUSE", 0.0)
     with LocalHub(tmp_path / "hub", xet=False) as hub:
         point_client_at(monkeypatch, hub, tmp_path / "cache")
         yield hub

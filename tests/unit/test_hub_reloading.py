@@ -54,6 +54,7 @@ def give_another_tokenizer(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [

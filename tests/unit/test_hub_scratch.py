@@ -12,7 +12,10 @@ import pytest
 
 from vtrim_hf.hub_scratch import PREFIX, remove_abandoned, scratch_folder
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of this kind are POSIX")
+pytestmark = [
+    pytest.mark.newest,  # folders and locks, no dependency is called
+    pytest.mark.skipif(os.name != "posix", reason="locks of this kind are POSIX"),
+]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _HOLD = """

@@ -11,6 +11,8 @@ import pytest
 import vtrim_hf.local_hub
 from vtrim_hf.local_hub.safe_names import check_file_path, check_reference, check_repo_id
 
+pytestmark = pytest.mark.newest  # a server of the standard library
+
 PACKAGE = Path(vtrim_hf.local_hub.__file__).parent
 
 

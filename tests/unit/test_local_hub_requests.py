@@ -22,6 +22,8 @@ import pytest
 from vtrim_hf.local_hub import Account, LocalHub
 from vtrim_hf.local_hub import calls as hub_calls
 
+pytestmark = pytest.mark.newest  # a server of the standard library
+
 TOKENS = {
     "hf_write": Account("user", "write", ("team",)),
     "hf_read": Account("user", "read", ("team",)),

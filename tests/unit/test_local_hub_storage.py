@@ -27,6 +27,8 @@ from vtrim_hf.local_hub.revisions import (
 )
 from vtrim_hf.local_hub.xet_store import read_shard
 
+pytestmark = pytest.mark.newest  # a server of the standard library
+
 
 @pytest.fixture
 def objects(tmp_path: Path) -> ObjectStore:

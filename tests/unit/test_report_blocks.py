@@ -19,6 +19,8 @@ from vtrim_hf.report_blocks import (
     value_cell,
 )
 
+pytestmark = pytest.mark.newest  # text of our own, no dependency is called
+
 
 @pytest.mark.parametrize(
     ("value", "said"),

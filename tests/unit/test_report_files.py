@@ -10,6 +10,8 @@ from report_samples import PNG, write_json
 from vtrim_hf import report_files
 from vtrim_hf.report_files import Found, Kind, look_through, read_json
 
+pytestmark = pytest.mark.newest  # files of our own, no dependency is called
+
 
 def kinds(folder: Path) -> dict[str, Kind]:
     return {one.name: one.kind for one in look_through(folder)}

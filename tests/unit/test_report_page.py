@@ -32,6 +32,8 @@ from vtrim_hf.search import search_vocabulary
 from vtrim_hf.search_result import SearchResult
 from vtrim_hf.token_counts import TokenCounts
 
+pytestmark = pytest.mark.newest  # text of our own; its drawings are test_report_plots.py's
+
 
 @pytest.fixture(scope="module")
 def search() -> SearchResult:

@@ -12,6 +12,8 @@ import pytest
 
 from vtrim_hf.run_lock import LOCK_FILE, RunLock
 
+pytestmark = pytest.mark.newest  # folders and locks, no dependency is called
+
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time

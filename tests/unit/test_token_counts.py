@@ -96,6 +96,7 @@ def test_parts_and_blocks_depend_on_the_conversation_alone(byte_tokenizer: Any) 
     assert TokenCounts.merge(*halves).settings["domains"] == whole.settings["domains"]
 
 
+@pytest.mark.newest
 def test_processes_do_not_change_the_counts(byte_tokenizer: Any) -> None:
     rows = [*make_rows(60), {"messages": 3}]
     alone = count(rows, byte_tokenizer, batch_size=8)

@@ -445,6 +445,7 @@ DraftVocabulary.from_ids([1, 3], vocab_size=10).save(folder)
 """
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("step", [1, 2], ids=["before the tensors", "before the json"])
 def test_a_save_that_is_killed_leaves_the_old_vocabulary(saved, step):
     vocabulary, folder = saved

@@ -1,0 +1,296 @@
+"""What bench_decoding.py and bench_objective.py share: a draft's other rows, prompts, results.
+
+Drafts are measured by `measured` of bench_trained_draft.py; this is no program of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vtrim_hf import DecodeReport, DraftVocabulary, TokenCounts, required_token_ids
+from vtrim_hf.batch_counting import CountRules
+from vtrim_hf.chat_data import open_chat_data
+from vtrim_hf.chat_messages import MalformedRow
+from vtrim_hf.chat_rendering import ChatRenderer
+from vtrim_hf.chat_rows import read_row
+from vtrim_hf.named_models import NamedModel
+from vtrim_hf.prompt_reading import PromptReader
+from vtrim_hf.vocabulary import tokenizer_fingerprint, write_atomically
+
+# --- drafts ----------------------------------------------------------------------------------
+
+
+class OtherRows:
+    """A trained draft with other rows: its own where it has them, else the target's; never saved.
+
+    Args:
+        draft: the trained draft.
+        target: the model that it was trained for.
+        ids: token ids, in any order.
+    """
+
+    def __init__(self, draft: NamedModel, target: NamedModel, ids: np.ndarray) -> None:
+        self._draft, self._target = draft, target
+        self.ids = np.sort(np.asarray(ids, dtype=np.int64))
+
+    @property
+    def identity(self) -> str:
+        """A text that is the same for the same draft only."""
+        rows = hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
+        return f"rows:{rows}:{self._draft.identity}:{self._target.identity}"
+
+    def model(self, dtype: str) -> Any:
+        """Return the draft, in the dtype that is measured in."""
+        import torch
+
+        trained = self._draft.model("auto")
+        vocabulary = DraftVocabulary.from_ids(
+            self.ids, vocab_size=self._target.vocab_size, tokenizer=self._target.tokenizer
+        )
+        if bool((trained.vocabulary.to_draft(vocabulary.ids) < 0).any()):
+            made: Any = trained.extend(vocabulary, self._target.model(dtype))
+        else:
+            made = trained.retrim(vocabulary)
+        return made.to(getattr(torch, dtype))
+
+
+def named_drafts(words: Sequence[str]) -> dict[str, NamedModel]:
+    """Read drafts as NAME=PLACE, or as a folder whose subfolders are drafts.
+
+    Raises:
+        SystemExit: for a folder without drafts, or two drafts of one name.
+    """
+    found: dict[str, NamedModel] = {}
+    for word in words:
+        name, is_named, place = word.partition("=")
+        places = {name: place} if is_named else {}
+        if not is_named:
+            configs = sorted(Path(word).glob("*/config.json"))
+            places = {config.parent.name: str(config.parent) for config in configs}
+        if not places:
+            raise SystemExit(f"{word} must be NAME=DRAFT or a folder of drafts, and holds none")
+        if twice := found.keys() & places.keys():
+            raise SystemExit(f"there are two drafts named {min(twice)!r}: give them other names")
+        found |= {name: NamedModel(place) for name, place in places.items()}
+    return found
+
+
+def rows_of(draft: NamedModel, target: NamedModel) -> int:
+    """Return how many rows a draft's head has.
+
+    Raises:
+        SystemExit: if it is no draft, or one for targets of another width.
+    """
+    config = draft.config
+    rows = getattr(config, "draft_vocab_size", None)
+    if rows is None:
+        raise SystemExit(f"{draft} is no draft of this package: it has no draft_vocab_size")
+    if config.vocab_size != target.vocab_size:
+        raise SystemExit(
+            f"{draft} is for targets of {config.vocab_size} tokens, {target} has "
+            f"{target.vocab_size}"
+        )
+    return int(rows)
+
+
+def check_rows(report: DecodeReport, expected: Mapping[str, int]) -> None:
+    """Raise unless every draft that was measured has as many rows as figures will say.
+
+    Raises:
+        ValueError: naming the draft.
+    """
+    for name, rows in expected.items():
+        entry = report.entries[name]
+        found = entry.facts["draft_vocab_size"]
+        if found != rows:
+            raise ValueError(
+                f"{name} must have {rows:,} rows and was measured with {found:,}: delete the "
+                "output folder and measure anew"
+            )
+        if entry.drafted_outside_vocabulary:
+            raise ValueError(
+                f"{name} drafted {entry.drafted_outside_vocabulary} tokens that it has no row "
+                "for: its rows and ids do not belong together"
+            )
+
+
+# --- counts ----------------------------------------------------------------------------------
+
+
+def counts_of(
+    target: NamedModel, counted: Path | None, data: Path, *, heldout: float
+) -> TokenCounts:
+    """Load counts, or count what the assistant says in chat data.
+
+    Args:
+        target: whose tokens they are.
+        counted: what `vtrim count` wrote; None counts `data`.
+        data: chat data.
+        heldout: share of it that is not in the search part.
+
+    Raises:
+        SystemExit: if there is neither, or the counts are of another tokenizer or width.
+    """
+    width = target.vocab_size
+    if counted is None:
+        if not data.is_file():
+            raise SystemExit(f"there is no {data} to count: give counts, as `vtrim count` writes")
+        return TokenCounts.from_dataset(
+            str(data), target.tokenizer, vocab_size=width, heldout=heldout, progress=False
+        )
+    counts = TokenCounts.load(counted)
+    if counts.tokenizer_hash not in (None, tokenizer_fingerprint(target.tokenizer)):
+        raise SystemExit(f"{counted} was counted with another tokenizer than that of {target}")
+    if counts.vocab_size != width:
+        raise SystemExit(f"{counted} holds {counts.vocab_size} tokens, {target} has {width}")
+    return counts
+
+
+def required_ids(target: NamedModel) -> Any:
+    """Return the ids that every vocabulary keeps."""
+    try:
+        generation = target.generation_config
+    except OSError:  # a folder may have none
+        generation = None
+    return required_token_ids(target.tokenizer, generation, vocab_size=target.vocab_size)
+
+
+def by_need(counted: np.ndarray, required: Any, first: Any = ()) -> np.ndarray:
+    """Order all ids: those of `first` before the others, of each part the required ones first.
+
+    What is left goes by count, ties by id, so that ids that were never counted are the last.
+
+    Args:
+        counted: int64 [V].
+        required: ids that must stay.
+        first: ids of a draft.
+
+    Returns:
+        int64 [V], the first k of which are the vocabulary of size k.
+    """
+    ids = np.arange(counted.size)
+    others = [~np.isin(ids, np.asarray([*part], dtype=np.int64)) for part in (required, first)]
+    return np.lexsort((ids, -counted, *others))
+
+
+# --- prompts ---------------------------------------------------------------------------------
+
+
+def spread_prompts(
+    data: Any, tokenizer: Any, number: int, longest: int | None = None
+) -> tuple[list[list[int]], int]:
+    """Take prompts evenly from all over chat data: many sets are sorted by kind.
+
+    Args:
+        data: anything that `open_chat_data` opens.
+        tokenizer: the target's.
+        number: how many.
+        longest: characters of the messages, above which a prompt is left out.
+
+    Returns:
+        Ids, one list a prompt, in the target's own rendering; and how many were left out.
+
+    Raises:
+        SystemExit: if there are fewer.
+    """
+    reader = PromptReader(open_chat_data(data), ChatRenderer(tokenizer), sys.maxsize, strict=False)
+    every = [prompt for prompt in reader if prompt is not None]
+    short = [
+        prompt
+        for prompt in every
+        if longest is None
+        or sum(len(str(turn.get("content") or "")) for turn in prompt.context.messages) <= longest
+    ]
+    left_out = len(every) - len(short)
+    if len(short) < number:
+        longer = f" ({left_out} longer ones are left out)" if left_out else ""
+        name = data if isinstance(data, str | Path) else "the search part"
+        raise SystemExit(f"{name} holds {len(short)} prompts{longer}, asked for {number}")
+    return [list(short[place * len(short) // number].ids) for place in range(number)], left_out
+
+
+def search_rows(data: Path, heldout: float, vocab_size: int) -> Iterator[Any]:
+    """Give the rows of chat data that are in the search part of its counts."""
+    rules = CountRules(vocab_size=vocab_size, heldout=heldout)
+    for row in open_chat_data(data):
+        try:
+            place = rules.place(read_row(row.row).digest())
+        except MalformedRow:
+            continue
+        if place < rules.blocks:
+            yield row.row
+
+
+# --- telling ---------------------------------------------------------------------------------
+
+
+def command_line(script: str, argv: Sequence[str] | None) -> str:
+    """Return what a report says it was made by."""
+    words = sys.argv[1:] if argv is None else argv
+    return shlex.join(["python", f"examples/{script}", *words])
+
+
+def told(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that figures are told with, as JSON values."""
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(args).items()
+        if name != "output"
+    }
+
+
+def file_hash(path: Path) -> str:
+    """Return what tells a file's content apart: the first 16 hex digits of its sha256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """Say where it was measured."""
+    versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items() if v)
+    return (
+        f"{machine['gpu'] or machine['cpu']}, {machine['threads']} threads of {machine['cores']} "
+        f"cores, Python {machine['python']}, {versions}"
+    )
+
+
+def spread(found: Mapping[str, float]) -> str:
+    """Write a median with its 95 % interval."""
+    return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def change(found: Mapping[str, float]) -> str:
+    """Write a ratio as a change in percent, with its 95 % interval."""
+    median, low, high = (100 * (found[name] - 1) for name in ("median", "low", "high"))
+    return f"{median:+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
+def shown(value: float | None, form: str) -> str:
+    """Write a number, or nothing where there is none."""
+    return "" if value is None else format(value, form).replace("%", " %")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table, line by line."""
+    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
+
+
+def write_results(output: Path, found: Mapping[str, Any], report: str, figure: Any) -> None:
+    """Write report.png, report.md and, last, figures.json."""
+    output.mkdir(parents=True, exist_ok=True)
+    stream = io.BytesIO()
+    figure.savefig(stream, dpi=130, format="png", metadata={"Software": None})
+    write_atomically(output / "report.png", stream.getvalue())
+    write_atomically(output / "report.md", report.encode())
+    figures = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    write_atomically(output / "figures.json", figures.encode())

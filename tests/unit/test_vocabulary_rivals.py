@@ -1,0 +1,53 @@
+"""The vocabularies that others would choose: the most frequent of what each of them counts."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+pytestmark = pytest.mark.newest
+
+
+@pytest.fixture
+def rivals(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("vocabulary_rivals")
+
+
+def test_the_most_frequent_are_filled_up_from_below(rivals: Any) -> None:
+    counted = np.array([0, 3, 0, 9, 1, 0])
+    assert rivals.first(counted, 2).tolist() == [1, 3]
+    assert rivals.first(counted, 5).tolist() == [0, 1, 2, 3, 4]
+    assert rivals.first(counted, 2, forced=[5]).tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("end", [5, None])
+def test_each_way_counts_its_own(
+    rivals: Any, monkeypatch: pytest.MonkeyPatch, end: int | None
+) -> None:
+    monkeypatch.setattr(rivals, "USUAL", 3)
+    target = SimpleNamespace(vocab_size=6, tokenizer=SimpleNamespace(eos_token_id=end))
+    texts = rivals.TextCounts(np.array([9, 8, 0, 1, 0, 0]), np.zeros(6, dtype=np.int64))
+    own, raw, general = (
+        np.array([0, 7, 6, 5, 4, 0]),
+        np.array([0, 0, 0, 2, 3, 0]),
+        np.array([4, 0, 0, 0, 3, 2]),
+    )
+    found = rivals.rival_vocabularies(own, 2, texts, raw, general, target)
+    assert {name: ids.tolist() for name, ids in found.items()} == {
+        "assistant": [1, 2],
+        "conversation": [0, 1],
+        "raw": [3, 4] if end is None else [4, 5],  # its end of sequence is kept
+        "fixed": [1, 2, 3],
+        "fixed_general": [0, 4, 5],
+    }
+    assert set(found) | {"vtrim"} == set(rivals.WAYS)
+    without = rivals.rival_vocabularies(own, 2, texts, raw, None, target)
+    assert "fixed_general" not in without
