@@ -167,7 +167,7 @@ class _Reader:
             raise self._wrong(line, str(error)) from error
 
     def _longer(self, text: str, indent: int, trouble: str) -> str:
-        """Return `text` with the next line: a space between, unless a backslash ends a "..." line."""
+        """Return `text` with the next line: after a space, unless a backslash in "" ends it."""
         line = self._lines[self._at] if self._at < len(self._lines) else None
         if line is None or (line.text and line.indent <= indent):
             raise ValueError(trouble)
