@@ -15,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo domains bench-vocabulary bench-stability test test-floor test-slow test-vllm quality style types examples docs build check-wheel clean
+.PHONY: help venv demo domains bench-vocabulary bench-stability bench-decoding bench-objective bench-vllm bench-quality hub-cards test test-floor test-slow test-vllm quality style types examples docs build check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,30 @@ bench-vocabulary: $(VENV)/.installed  ## every domain's vocabulary against other
 
 bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary takes: DATA, TARGET, OUT (2 minutes a target)
 	$(BIN)/python examples/bench_stability.py --data $(DATA) --target $(TARGET) $(if $(OUT),--output $(OUT))
+
+# NAME=FOLDER for each, or a folder whose subfolders are named by their domains.
+DRAFTS ?= drafts
+
+bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, FULL, OUT (9 minutes a set, estimated)
+	$(BIN)/python examples/bench_decoding.py --data $(DATA) --target $(TARGET) $(foreach draft,$(DRAFTS),--draft $(draft)) \
+	    $(foreach draft,$(FULL),--trained-full $(draft)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
+	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
+
+bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, OUT (40 minutes, estimated)
+	$(BIN)/python examples/bench_objective.py --data $(DATA) --target $(TARGET) --draft $(DRAFT) \
+	    $(if $(COUNTS),--counts $(COUNTS)) $(if $(SEARCH_DATA),--search-data $(SEARCH_DATA)) \
+	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
+
+bench-vllm: $(VENV)/.installed $(VLLM)/.installed  ## trained drafts in vLLM's CPU build: DATA, TARGET, DRAFTS, OUT (15 minutes a draft, estimated)
+	$(BIN)/python examples/bench_vllm.py --vllm-python $(VLLM)/bin/python --target $(TARGET) --data $(DATA) --data examples/data \
+	    $(foreach draft,$(DRAFTS),--draft $(draft)) $(if $(OUT),--output $(OUT))
+
+bench-quality: $(VENV)/.installed  ## task scores with and without a draft: DATA, TARGET, DRAFT, OUT (an hour, estimated)
+	$(BIN)/python examples/bench_task_quality.py --data $(DATA) --target $(TARGET) \
+	    $(foreach draft,$(or $(DRAFT),examples/drafts/smollm2_wikisql),--draft $(draft)) $(if $(OUT),--output $(OUT))
+
+hub-cards: $(VENV)/.installed  ## renew hub_cards/drafts from the evidence of the trained drafts
+	$(BIN)/python examples/render_hub_cards.py
 
 test test-floor: export OMP_NUM_THREADS = 1
 

@@ -77,6 +77,8 @@ def named_drafts(words: Sequence[str]) -> dict[str, NamedModel]:
         if not is_named:
             configs = sorted(Path(word).glob("*/config.json"))
             places = {config.parent.name: str(config.parent) for config in configs}
+        if not all(part for pair in places.items() for part in pair):
+            places = {}
         if not places:
             raise SystemExit(f"{word} must be NAME=DRAFT or a folder of drafts, and holds none")
         if twice := found.keys() & places.keys():

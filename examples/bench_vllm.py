@@ -204,7 +204,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--vllm-python", required=True, help="a Python that has vLLM")
     parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
-    parser.add_argument("--draft", action="append", required=True, help="NAME=FOLDER; repeatable")
+    parser.add_argument(
+        "--draft", action="append", required=True, help="NAME=DRAFT, or a folder of drafts"
+    )
     parser.add_argument(
         "--data", action="append", required=True, help="folder of domains, or NAME=FILE"
     )

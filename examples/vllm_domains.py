@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_parts import named_drafts
 from vllm_report import FULL, TRIMMED
 
 from vtrim_hf.chat_data import open_chat_data
@@ -41,20 +42,16 @@ def domains_of(drafts: Sequence[str], data: Sequence[str]) -> list[Domain]:
     """Return the domains that were asked for.
 
     Args:
-        drafts: NAME=FOLDER, or a Hub id in the folder's place.
+        drafts: NAME=DRAFT, or a folder of drafts.
         data: folders of domains, and NAME=FILE.
 
     Raises:
         SystemExit: if one has no data, or is named twice.
     """
-    named = [one.partition("=")[::2] for one in drafts]
-    names = [name for name, _ in named]
-    if not all(name and draft for name, draft in named) or len(set(names)) < len(names):
-        raise SystemExit(f"--draft must be NAME=FOLDER, each name once, got {', '.join(drafts)}")
     files = {name: file for one in data for name, _, file in [one.partition("=")] if file}
     folders = [Path(one) for one in data if "=" not in one]
     found = []
-    for name, draft in named:
+    for name, draft in named_drafts(drafts).items():
         places = [folder / name / "test.jsonl" for folder in folders]
         place = files.get(name) or next((str(path) for path in places if path.is_file()), None)
         if place is None:
@@ -62,7 +59,7 @@ def domains_of(drafts: Sequence[str], data: Sequence[str]) -> list[Domain]:
                 f"no --data holds {name}/test.jsonl: name a folder that does, or the file itself, "
                 f"--data {name}=FILE"
             )
-        found.append(Domain(name, NamedModel(draft), place))
+        found.append(Domain(name, draft, place))
     return found
 
 

@@ -240,8 +240,9 @@ def test_a_python_without_vllm_is_told(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--draft", "sql=again"], "each name once"),
-        (["--draft", "law"], "NAME=FOLDER"),
+        (["--draft", "sql=again"], "two drafts named 'sql'"),
+        (["--draft", "law="], "NAME=DRAFT or a folder of drafts"),
+        (["--draft", "law"], "NAME=DRAFT or a folder of drafts, and holds none"),
         (["--draft", "law=x"], "no --data holds law/test.jsonl"),
         (["--prompts", "9"], "holds 4 prompts of at most 1024 tokens, asked for 9"),
         (["--max-prompt-tokens", "1"], "holds 0 prompts of at most 1 tokens"),

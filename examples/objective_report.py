@@ -1,0 +1,329 @@
+"""What bench_objective.py makes of its measurements: figures, words and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from bench_parts import machine_line, shown, spread, table
+
+from vtrim_hf import DecodeReport
+
+RESAMPLES = 2000
+USUAL = "utility 0.5"  # the default of search_vocabulary, as in the paper's runs
+
+OBJECTIVES = {
+    "utility": "the paper's utility with this weight alpha, exact; needs counts alone",
+    "throughput": "expected tokens a second; needs one measurement of the draft",
+    "throughput_by_counts": "the same; what the draft covers is told by the counts",
+    "tpe": "Optuna's TPE; needs a measurement a trial",
+}
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def figures_of(
+    report: DecodeReport,
+    first: DecodeReport,
+    names: Mapping[int, str],
+    curve: tuple[np.ndarray, np.ndarray],
+    choices: Mapping[str, Any],
+    values: Mapping[str, Sequence[float]],
+) -> dict[str, Any]:
+    """Return all figures as JSON values.
+
+    Args:
+        report: every size on the test prompts.
+        first: the trained draft on the prompts of the search part.
+        names: of the sizes in the report.
+        curve: the sweep's sizes, and what they cover of the counts.
+        choices: by objective; "k" and the size that was "measured_at" for it.
+        values: by objective, what it says each of the sweep's sizes is worth.
+    """
+    sizes = curve[0].tolist()
+    best = max(names, key=lambda size: report.entries[names[size]].speedup.median)
+    rows = {}
+    for size, name in names.items():
+        entry = report.entries[name]
+        rows[size] = {
+            "k": size,
+            "in_sweep": size in sizes,
+            "tokens_per_second": entry.tokens_per_second,
+            "over_plain": vars(entry.speedup),
+            "of_best": vars(report.ratio(name, names[best])),
+            "acceptance_length": entry.acceptance_length,
+            "draft_ms": entry.draft_step_ms,
+        }
+    usual = names[choices[USUAL]["measured_at"]]
+    judged = {}
+    for name, choice in choices.items():
+        row = rows[choice["measured_at"]]
+        judged[name] = {
+            **choice,
+            "over_plain": row["over_plain"],
+            "of_best": row["of_best"],
+            "inside_the_spread": row["of_best"]["high"] >= 1,
+            "over_usual": vars(report.ratio(names[choice["measured_at"]], usual)),
+        }
+    speeds = np.array(
+        [
+            [_speed(row, names[size]) / _speed(row, report.baseline) for size in sizes]
+            for row in report.rows
+        ]
+    )
+    return {
+        "best": best,
+        "baseline": report.baseline,
+        "plain_tokens_per_second": report.plain.tokens_per_second,
+        "measured": [rows[size] for size in sorted(rows)],
+        "sweep": sizes,
+        "sweep_covers_of_counts": curve[1].tolist(),
+        "predicted": {name: [*one] for name, one in values.items()},
+        "rank_correlation": {name: rank_correlation(v, speeds) for name, v in values.items()},
+        "choices": judged,
+        "recommended": recommended(judged),
+        "trained_draft": {
+            where: {
+                "acceptance_length": one.draft.acceptance_length,
+                "covers_of_the_targets_answers": 1 - (one.draft.oov_share or 0),
+                "speedup": one.speedup,
+            }
+            for where, one in (("search", first), ("test", report))
+        },
+    }
+
+
+def _speed(row: Mapping[str, Any], name: str) -> float:
+    cell = row["entries"][name]
+    return float(cell["tokens"] / cell["seconds"])
+
+
+def rank_correlation(predicted: Sequence[float], speedups: np.ndarray) -> dict[str, float]:
+    """Return Spearman's rho of a prediction and the measured medians, with its 95 % interval.
+
+    Args:
+        predicted: a value a size.
+        speedups: float64 [prompts, sizes]; it is the prompts that are drawn anew.
+    """
+    draws = np.random.default_rng(0).integers(len(speedups), size=(RESAMPLES, len(speedups)))
+    draws[0] = np.arange(len(speedups))
+    medians = np.median(speedups[draws], axis=1)
+    rhos = _ranks(medians) @ _ranks(np.asarray(predicted, dtype=np.float64))
+    low, high = np.percentile(rhos, [2.5, 97.5])
+    return {"rho": float(rhos[0]), "low": float(low), "high": float(high)}
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return ranks along the last axis, around 0 and of length 1; equal values share theirs."""
+    others = values[..., None, :]
+    ranks = (values[..., None] > others).sum(-1) + (values[..., None] == others).sum(-1) / 2
+    ranks -= ranks.mean(-1, keepdims=True)
+    return np.asarray(ranks / np.maximum(np.linalg.norm(ranks, axis=-1, keepdims=True), 1e-12))
+
+
+def recommended(choices: Mapping[str, Any]) -> str:
+    """Return the first choice that cannot be told from the best size, else the nearest to it.
+
+    Args:
+        choices: in the order of what they cost.
+    """
+    inside = [name for name, one in choices.items() if one["inside_the_spread"]]
+    return inside[0] if inside else max(choices, key=lambda n: choices[n]["of_best"]["median"])
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """Return what people read."""
+    draft, left_out = found["trained_draft"], found["left_out"]
+    lines = [
+        f"# The size of a draft's vocabulary: predicted and measured ({found['domain']})",
+        "",
+        f"{found['draft']} for {found['target']}: {found['prompts']} prompts of "
+        f"{found['test_data']} ({found['test_data_sha256']}), evenly from all over it; greedy, at "
+        f"most {found['max_new_tokens']} new tokens, n = {found['draft_length']} for all sizes, "
+        f"no threshold, {found['dtype']}. All sizes take turns on each prompt; medians with 95 % "
+        f"bootstrap intervals. The target alone ({found['baseline']}): "
+        f"{found['plain_tokens_per_second']:.1f} tokens/s. V = {found['vocab_size']:,}.",
+        "",
+        f"Chosen from {found['search_data']} ({found['search_data_sha256']}), its search part; "
+        f"counts: {found['counts'] or 'the same'} ({found['counts_fingerprint'][:12]}). "
+        f"{found['required']} required ids are part of every size.",
+        "",
+        machine_line(found["machine"]),
+        "",
+        f"    {found['command']}",
+    ]
+    if found["longest_prompt"] is not None:
+        lines += [
+            "",
+            f"Prompts of more than {found['longest_prompt']:,} characters are left out: "
+            f"{left_out['search']} of the search part, {left_out['test']} of the test data.",
+        ]
+    lines += ["", "![Predicted and measured](report.png)", "", "## Sizes", "", *_sizes(found)]
+    lines += [
+        "",
+        f"Up to {found['trained_k']:,} rows (as trained) smaller heads are cut from the draft; "
+        "larger ones have rows of the target that it was not trained with, which a draft of that "
+        "size would have been. The draft as it was trained: acceptance length "
+        + ", ".join(f"{one['acceptance_length'] or 1:.2f} ({n})" for n, one in draft.items())
+        + "; of what the target says it covers "
+        + ", ".join(
+            f"{shown(one['covers_of_the_targets_answers'], '.1%')} ({n})"
+            for n, one in draft.items()
+        )
+        + f", of the counts {shown(found['trained_covers_of_counts'], '.1%')}. It was trained on "
+        "prompts as those of the search part, where it may be better than on others. Of its ids "
+        f"{found['trained_ids_first_by_counts']:,} are among the first {found['trained_k']:,} by "
+        "these counts and required ids, from which the objectives choose.",
+        "",
+        "## Choices",
+        "",
+        *(f"- `{name}`: {words}" for name, words in OBJECTIVES.items()),
+        "",
+        *_choices(found),
+        "",
+        "The best of several sizes is so by luck, too: a choice whose interval reaches 1.00 "
+        "cannot be told from it. A choice within 2 % of a size of the sweep was measured as that. "
+        f"No search chooses more than the {found['counted_or_required']:,} ids that were counted "
+        "or are required, but for all of V.",
+    ]
+    for name, one in found["choices"].items():
+        if "advice" in one:
+            k, length = one["with_any_length"]
+            lines.append(
+                f"`{name}` says: {one['advice']}; with any draft length k = {k:,}, n = {length}."
+            )
+    trials = [f"{k:,}: {value:.2f}" for k, value in found["choices"]["tpe"]["trials"]]
+    lines += [
+        f"Trials of `tpe` (k and speed-up on {found['trial_prompts']} prompts): "
+        f"{'; '.join(trials)}.",
+        "",
+        "## How predictions rank",
+        "",
+        f"Spearman's rank correlation of what is predicted for the {len(found['sweep'])} sizes of "
+        "the sweep and their measured medians:",
+        "",
+        *table(
+            ["prediction", "rank correlation (95 %)"],
+            [
+                [name, f"{one['rho']:.2f} ({one['low']:.2f} to {one['high']:.2f})"]
+                for name, one in found["rank_correlation"].items()
+            ],
+        ),
+        "",
+        "## What to use",
+        "",
+        *_advice(found),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _sizes(found: Mapping[str, Any]) -> list[str]:
+    in_sweep = {size: place for place, size in enumerate(found["sweep"])}
+    rows = []
+    for row in found["measured"]:
+        k, place = row["k"], in_sweep.get(row["k"])
+        made = "retrim" if k < found["trained_k"] else "extend"
+        predicted = [
+            "" if place is None else f"{v[place]:.3f}" for v in found["predicted"].values()
+        ]
+        covered = None if place is None else found["sweep_covers_of_counts"][place]
+        rows.append(
+            [
+                f"**{k:,}**" if k == found["best"] else f"{k:,}",
+                "as trained" if k == found["trained_k"] else made,
+                shown(covered, ".2%"),
+                f"{row['tokens_per_second']:.1f}",
+                spread(row["over_plain"]),
+                spread(row["of_best"]),
+                shown(row["acceptance_length"], ".2f"),
+                shown(row["draft_ms"], ".2f"),
+                *predicted,
+            ]
+        )
+    heads = ["k", "by", "of the counts", "tokens/s", "over plain", "over the best"]
+    heads += ["acceptance length", "draft ms/token"]
+    return table([*heads, *(f"`{name}` says" for name in found["predicted"])], rows)
+
+
+def _choices(found: Mapping[str, Any]) -> list[str]:
+    rows = []
+    for name, one in found["choices"].items():
+        short = 1 - one["of_best"]["median"]
+        verdict = "inside the spread" if one["inside_the_spread"] else "slower than the best"
+        rows.append(
+            [
+                f"`{name}`",
+                f"{one['k']:,}",
+                f"{one['measured_at']:,}",
+                shown(one.get("predicted"), ".2f"),
+                spread(one["over_plain"]),
+                spread(one["over_usual"]),
+                spread(one["of_best"]),
+                f"{100 * short:.1f} %",
+                "the best" if one["measured_at"] == found["best"] else verdict,
+            ]
+        )
+    heads = ["objective", "k*", "measured at", "predicted", "over plain", f"over `{USUAL}`"]
+    heads.append("over the best")
+    return table([*heads, "falls short by", ""], rows)
+
+
+def _advice(found: Mapping[str, Any]) -> list[str]:
+    name = found["recommended"]
+    one = found["choices"][name]
+    inside = [n for n, other in found["choices"].items() if other["inside_the_spread"]]
+    if inside:
+        words = (
+            f"Of the choices that cannot be told from the best size ({found['best']:,}), which "
+            f"are {', '.join(f'`{n}`' for n in inside)}, `{name}` needs least: k = {one['k']:,}."
+        )
+    else:
+        words = (
+            f"Every choice is slower than the best size ({found['best']:,}); the nearest is "
+            f"`{name}` (k = {one['k']:,}), {100 * (1 - one['of_best']['median']):.1f} % below it."
+        )
+    nearest = max(found["choices"], key=lambda n: found["choices"][n]["of_best"]["median"])
+    words += f" Nearest to the best by its median is `{nearest}`."
+    return [words, "", "This is one draft, one domain and one machine: read several."]
+
+
+# --- plot ------------------------------------------------------------------------------------
+
+
+def draw(found: Mapping[str, Any]) -> Any:
+    """Draw what was measured by size, what was predicted, and where the choices are."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    spreads = [row["over_plain"] for row in found["measured"]]
+    medians = [one["median"] for one in spreads]
+    ends = [
+        [one["median"] - one["low"] for one in spreads],
+        [one["high"] - one["median"] for one in spreads],
+    ]
+    sizes = [row["k"] for row in found["measured"]]
+    above.errorbar(sizes, medians, yerr=ends, fmt="o-", capsize=3, label="measured")
+    for name, values in found["predicted"].items():
+        axes = below if name.startswith("utility") else above
+        axes.plot(found["sweep"], values, "--", label=f"{name}, predicted")
+    chosen: dict[int, list[str]] = {}
+    for name, one in found["choices"].items():
+        chosen.setdefault(one["measured_at"], []).append(name)
+    for (size, names), mark in zip(chosen.items(), "sD^v<>*", strict=False):
+        words = f"chosen by {', '.join(names)}"
+        height = medians[sizes.index(size)]
+        above.plot(size, height, mark, markersize=11, fillstyle="none", label=words)
+    above.set_ylabel("tokens/s over the target alone")
+    below.set_ylabel("utility")
+    below.set_xlabel("k, rows of the draft's head")
+    below.set_xscale("log")
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    return figure

@@ -1,0 +1,283 @@
+"""The benchmark of drafts in and out of their domain, on tiny models: ways, figures, going on."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drafting import make_eagle
+from recipes import write_rows
+from tiny_models import make_byte_tokenizer, make_tiny
+from vtrim_hf import DecodeReport, TokenCounts, measuring_step
+from vtrim_hf.named_models import NamedModel
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KEPT = range(0, 300, 2)
+FIXED = 280
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    spec = importlib.util.spec_from_file_location("bench_decoding", EXAMPLES / "bench_decoding.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoding")
+    target = make_tiny("llama", num_hidden_layers=4, eos_token_id=2)
+    for name in ("target", "small"):
+        target.save_pretrained(folder / name)
+        make_byte_tokenizer().save_pretrained(folder / name)
+    for name in ("ner", "general"):
+        make_eagle(target, KEPT).save_pretrained(folder / "drafts" / name)
+        (folder / "data" / name).mkdir(parents=True)
+        write_rows(folder / "data" / name / "test.jsonl", name, 0, 6)
+    make_eagle(target).save_pretrained(folder / "wide")
+    write_rows(folder / "data/general/train.jsonl", "fox", 0, 8)
+    (folder / "data/ood").mkdir()
+    write_rows(folder / "data/ood/gsm8k.jsonl", "train", 0, 6)
+    return folder
+
+
+def words(folder: Path, output: Path, *more: str) -> list[str]:
+    named = {"target": folder / "target", "data": folder / "data", "output": output}
+    files = [word for name, path in named.items() for word in (f"--{name}", str(path))]
+    numbers = ["--prompts", "2", "--max-new-tokens", "6", "--draft-length", "2"]
+    return [*files, *numbers, "--fixed", str(FIXED), "1000", *more]
+
+
+def figures(output: Path) -> Any:
+    return json.loads((output / "figures.json").read_text("utf-8"))
+
+
+def test_it_measures_every_way_on_every_set(
+    bench: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = ["--trained-full", f"ner={folder / 'wide'}", "--assistant", str(folder / "small")]
+    bench.main([*words(folder, tmp_path), "--draft", str(folder / "drafts"), *full])
+    found = figures(tmp_path)
+    # A fixed size that no head of this target can have is left out.
+    rows: dict[str, Any] = {"trimmed": len(KEPT), "full": 300, f"fixed_{FIXED}": FIXED}
+    rows |= {"lookup": None, "assistant": 300}
+    more = {"trained_full": 300, "retrimmed": len(KEPT)}
+    expected = {"general_on_general": rows, "ner_on_ner": rows | more, "general_on_gsm8k": rows}
+    assert set(found["sets"]) == set(expected)
+    assert found["not_yet_measured"] == []
+    for name, one in found["sets"].items():
+        assert {n: way["head_rows"] for n, way in one["ways"].items()} == expected[name]
+        report = DecodeReport.load(tmp_path / name / "decode_report.json")
+        assert len(report.rows) == one["prompts"] == 2
+        assert report.settings["plain_dtypes"] == ["float32", "bfloat16"]
+        assert one["baseline"] == report.baseline
+        for way, entry in report.entries.items():
+            if entry.facts["kind"] == "assistant":
+                assert entry.facts["num_assistant_tokens"] == 2
+                assert entry.facts["num_assistant_tokens_schedule"] == "constant"
+                assert entry.facts["assistant_confidence_threshold"] == 0.0
+                assert entry.drafted_outside_vocabulary == 0
+            if entry.facts["kind"] != "plain":
+                told = one["ways"]["trimmed" if way == "draft" else way]
+                assert told["over_plain"]["median"] == entry.speedup.median
+                assert told["trimmed_over"]["median"] == report.ratio("draft", way).median
+                assert told["draft_ms"] == entry.draft_step_ms
+        there = DecodeReport.load(tmp_path / name / "float32" / "decode_report.json")
+        assert there.draft.facts["dtype"] == "float32"
+        assert one["identical_in_float32"] == [2, 2]
+        assert one["out_of_distribution"] == (name == "general_on_gsm8k")
+    assert report.entries["lookup"].facts["arguments"] == {"prompt_lookup_num_tokens": "2"}
+    assert (tmp_path / "report.png").stat().st_size > 0
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert text in capsys.readouterr().out
+    assert "python examples/bench_decoding.py --target " in text
+
+
+def test_the_report_is_made_of_the_json(bench: Any, folder: Path, tmp_path: Path) -> None:
+    bench.main([*words(folder, tmp_path), "--draft", f"ner={folder / 'drafts/ner'}"])
+    text, found = (tmp_path / "report.md").read_text("utf-8"), figures(tmp_path)
+    assert bench.markdown(found) == text
+    one = found["sets"]["ner_on_ner"]
+    one["ways"]["full"]["trimmed_over"] |= {"median": 1.196, "low": 1.1, "high": 1.3}
+    one["ways"]["full"]["seconds_of_trimmed_over"] |= {"median": 0.836, "low": 0.7, "high": 0.9}
+    found["beside_the_paper"] = bench.beside_the_paper(found["sets"])
+    told = bench.markdown(found)
+    assert "| ner: throughput | +19.6 % | 6,521 | +19.6 % (+10.0 to +30.0) |" in told
+    assert "| ner: latency | -16.4 % | 6,521 | -16.4 % (-30.0 to -10.0) |" in told
+    assert "| 1.20 (1.10 to 1.30) |" in told
+    assert "| out of distribution, gsm8k: throughput | +2.2 % to +6.7 % | 13,264 | not me" in told
+    assert "function_calling: throughput | +10.0 % | 4,380 | not measured" in told
+
+
+def test_what_is_finished_is_not_measured_again(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained = importlib.import_module("bench_trained_draft")
+    asked: list[str] = []
+
+    def killed_at_third(*args: Any, **how: Any) -> Any:
+        asked.append(how["output"].parent.name)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return measuring_step.measure_draft(*args, **how, progress=False)
+
+    call = [*words(folder, tmp_path), "--draft", str(folder / "drafts"), "--ood-draft", ""]
+    monkeypatch.setattr(trained, "measure_draft", killed_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(call)
+    first = figures(tmp_path)
+    assert [*first["sets"]] == ["general_on_general"]
+    assert first["not_yet_measured"] == ["ner_on_ner"]
+    assert "Not measured yet: ner_on_ner." in (tmp_path / "report.md").read_text("utf-8")
+    bench.main(call)
+    assert len(asked) == 5  # the third again, and the fourth
+    assert "is of this call already" in capsys.readouterr().out
+    second = figures(tmp_path)
+    assert second["sets"]["general_on_general"] == first["sets"]["general_on_general"]
+    assert second["not_yet_measured"] == []
+    asked.clear()
+    bench.main([*call, "--minutes", "0"])  # the first is always measured, and is here already
+    assert asked == []
+    assert figures(tmp_path)["not_yet_measured"] == ["ner_on_ner"]
+    assert "0 minutes are nearly over: the same command goes on" in capsys.readouterr().out
+
+
+def test_a_fixed_vocabulary_has_the_most_frequent_tokens_and_the_required_ones(
+    bench: Any, folder: Path
+) -> None:
+    parts = importlib.import_module("bench_parts")
+    target, draft = NamedModel(str(folder / "target")), NamedModel(str(folder / "drafts/ner"))
+    counts = parts.counts_of(target, None, folder / "data/general/train.jsonl", heldout=0.0)
+    required = set(parts.required_ids(target))
+    order = parts.by_need(counts.array("all"), required)
+    assert sorted(order.tolist()) == list(range(300))
+    assert set(order[: len(required)].tolist()) == required
+    behind = counts.array("all")[order[len(required) :]]
+    assert (np.diff(behind) <= 0).all()
+    assert set(parts.by_need(counts.array("all"), required, KEPT)[:150].tolist()) == set(KEPT)
+
+    wider = parts.OtherRows(draft, target, order[:FIXED])
+    made, trained, big = wider.model("float32"), draft.model("auto"), target.model("float32")
+    assert made.vocabulary.ids.tolist() == sorted(order[:FIXED].tolist())
+    for row, token in enumerate(made.vocabulary.ids.tolist()):
+        own = KEPT.index(token) if token in KEPT else None
+        source = trained.body if own is not None else big
+        weight = source.get_output_embeddings().weight[token if own is None else own]
+        assert torch.equal(made.body.get_output_embeddings().weight[row], weight.float()), token
+    cut = parts.OtherRows(draft, target, np.array([8, 4, 20]))
+    assert cut.model("float32").vocabulary.ids.tolist() == [4, 8, 20]
+    assert cut.identity != wider.identity
+    assert cut.identity != parts.OtherRows(draft, target, np.array([8, 4, 22])).identity
+
+
+def test_other_rows_than_were_asked_for_are_noticed(
+    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head of another size under a name that says a size is never told as that size's."""
+    parts = importlib.import_module("bench_parts")
+    right = parts.OtherRows.model
+
+    def one_short(self: Any, dtype: str) -> Any:
+        few = parts.OtherRows(self._draft, self._target, self.ids[:-1])
+        return right(few if self.ids.size == FIXED else self, dtype)
+
+    monkeypatch.setattr(parts.OtherRows, "model", one_short)
+    with pytest.raises(ValueError, match=f"fixed_{FIXED} must have {FIXED} rows and was .* 279"):
+        bench.main([*words(folder, tmp_path), "--draft", f"ner={folder / 'drafts/ner'}"])
+    assert not (tmp_path / "figures.json").exists()
+
+
+def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    parts = importlib.import_module("bench_parts")
+    tokenizer = make_byte_tokenizer()
+    with (tmp_path / "many.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(9):
+            turn = {"role": "user", "content": f"{number}" * (50 if number == 3 else 1)}
+            file.write(json.dumps({"messages": [turn, {"role": "assistant", "content": "a"}]}))
+            file.write("\n")
+
+    def said(number: int, longest: int | None = None) -> tuple[list[str], int]:
+        prompts, left_out = parts.spread_prompts(
+            tmp_path / "many.jsonl", tokenizer, number, longest
+        )
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in prompts]
+        return [next(letter for letter in text if letter.isdigit()) for text in texts], left_out
+
+    assert said(3) == (["0", "3", "6"], 0)
+    assert said(4, 49) == (["0", "2", "5", "7"], 1)
+    with pytest.raises(SystemExit, match=r"8 prompts \(1 longer ones are left out\), asked for 9"):
+        said(9, 49)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (["--draft", "ner={0}/drafts/none"], "drafts/none"),
+        (["--draft", "{0}/data"], "must be NAME=DRAFT or a folder of drafts"),
+        (["--draft", "{0}/drafts", "--draft", "ner=x"], "two drafts named 'ner'"),
+        (["--draft", "sql={0}/drafts/ner"], "there is no .*sql/test.jsonl"),
+        (["--draft", "ner={0}/target"], "no draft of this package"),
+        (["--draft", "ner={0}/drafts/ner", "--ood-draft", "ner", "--prompts", "9"], "asked for 9"),
+        (["--draft", "ner={0}/drafts/ner", "--ood-draft", "sql"], "no --draft of this name"),
+        (["--draft", "ner={0}/drafts/ner", "--fixed", "3"], "no room for .* required ids"),
+        (["--draft", "ner={0}/drafts/ner", "--trained-full", "sql=x"], "no --draft of this name"),
+        (
+            ["--draft", "ner={0}/drafts/ner", "--trained-full", "ner={0}/drafts/ner"],
+            "not the whole vocabulary",
+        ),
+    ],
+)
+def test_wrong_arguments_are_said(
+    bench: Any, folder: Path, tmp_path: Path, changed: list[str], told: str
+) -> None:
+    with pytest.raises((SystemExit, OSError), match=told):
+        bench.main([*words(folder, tmp_path), *(word.format(folder) for word in changed)])
+    assert not (tmp_path / "figures.json").exists()
+
+
+def test_numbers_below_one_are_refused(
+    bench: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bench.main([*words(folder, tmp_path), "--draft", str(folder / "drafts"), "--prompts", "0"])
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+def test_out_of_distribution_sets_must_be_there(bench: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "general").mkdir()
+    with pytest.raises(SystemExit, match=r"build_domains\.py DATA --only ood writes them"):
+        bench.cases_of(["general"], "general", tmp_path)
+
+
+def test_counts_of_another_tokenizer_or_width_are_refused(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    parts = importlib.import_module("bench_parts")
+    target = NamedModel(str(folder / "target"))
+    ones = np.ones(300, dtype=np.int64)
+    for counts, told in (
+        (TokenCounts.from_counts(ones, tokenizer_hash="ab" * 32), "another tokenizer"),
+        (TokenCounts.from_counts(ones[:200]), "holds 200 tokens"),
+    ):
+        counts.save(tmp_path / "counts.safetensors")
+        with pytest.raises(SystemExit, match=told):
+            parts.counts_of(target, tmp_path / "counts.safetensors", folder, heldout=0.0)

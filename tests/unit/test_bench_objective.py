@@ -1,0 +1,326 @@
+"""The benchmark of objectives, on tiny models: sizes, choices, what is told of them, going on."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drafting import make_eagle
+from recipes import write_rows
+from tiny_models import make_byte_tokenizer, make_tiny
+from vtrim_hf import DecodeReport, TokenCounts, measuring_step, search_vocabulary
+from vtrim_hf.latency import LatencyModel
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KEPT = range(10, 290)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    spec = importlib.util.spec_from_file_location(
+        "bench_objective", EXAMPLES / "bench_objective.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("objective")
+    target = make_tiny("llama", num_hidden_layers=4, eos_token_id=2)
+    target.save_pretrained(folder / "target")
+    make_byte_tokenizer().save_pretrained(folder / "target")
+    make_eagle(target, KEPT).save_pretrained(folder / "draft")
+    (folder / "data/sql").mkdir(parents=True)
+    write_rows(folder / "data/sql/train.jsonl", "fox", 0, 30)
+    write_rows(folder / "data/sql/test.jsonl", "city", 0, 6)
+    return folder
+
+
+def words(folder: Path, output: Path, *more: str) -> list[str]:
+    named = {"target": folder / "target", "data": folder / "data", "output": output}
+    files = [word for name, path in named.items() for word in (f"--{name}", str(path))]
+    numbers = ["--prompts", "2", "--search-prompts", "2", "--trial-prompts", "1", "--trials", "4"]
+    lengths = ["--max-new-tokens", "6", "--draft-length", "2"]
+    return [*files, *numbers, *lengths, "--draft", f"sql={folder / 'draft'}", *more]
+
+
+def test_it_measures_the_sizes_and_judges_the_choices(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained = importlib.import_module("bench_trained_draft")
+    asked: list[tuple[str, list[Any]]] = []
+
+    def watched(target: Any, draft: Any, prompts: Any, **how: Any) -> Any:
+        asked.append((how["output"].name, prompts))
+        heads.update(how["compare"])
+        if how["output"].name == "sizes" and not killed:
+            killed.append(True)
+            raise KeyboardInterrupt
+        return measuring_step.measure_draft(target, draft, prompts, **how, progress=False)
+
+    killed: list[bool] = []
+    heads: dict[str, Any] = {}
+    monkeypatch.setattr(trained, "measure_draft", watched)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(words(folder, tmp_path))
+    before = [name for name, _ in asked]
+    assert before[0] == "acceptance"
+    assert before[-1] == "sizes"
+    assert not (tmp_path / "figures.json").exists()
+
+    # The same sizes are chosen: timings are kept, and the trials played again.
+    monkeypatch.setattr(LatencyModel, "measured", None)
+    asked.clear()
+    bench.main(words(folder, tmp_path))
+    assert [name for name, _ in asked] == ["sizes"]
+    found = json.loads((tmp_path / "figures.json").read_text("utf-8"))
+    report = DecodeReport.load(tmp_path / "sizes" / "decode_report.json")
+
+    names = {"utility 0.5", "utility 0.3", "utility 0.7", "utility 0.9"}
+    names |= {"throughput", "throughput_by_counts"}
+    assert found["predicted"].keys() == found["rank_correlation"].keys() == names
+    assert found["choices"].keys() == {*names, "tpe"}
+    assert {len(values) for values in found["predicted"].values()} == {len(found["sweep"])}
+    assert len(KEPT) in found["sweep"]
+    assert found["sweep"][-1] == 300
+    sizes = {row["k"]: row for row in found["measured"]}
+    for k, row in sizes.items():
+        entry = report.entries["draft" if k == len(KEPT) else f"k={k}"]
+        assert entry.facts["draft_vocab_size"] == k
+        assert entry.facts["num_assistant_tokens"] == 2
+        assert entry.facts["assistant_confidence_threshold"] == 0.0
+        assert row["over_plain"]["median"] == entry.speedup.median
+        assert row["in_sweep"] == (k in found["sweep"])
+    assert found["best"] == max(sizes, key=lambda k: sizes[k]["over_plain"]["median"])
+    for choice in found["choices"].values():
+        there = sizes[choice["measured_at"]]
+        assert choice["of_best"] == there["of_best"]
+        assert choice["inside_the_spread"] == (there["of_best"]["high"] >= 1)
+        assert abs(choice["measured_at"] - choice["k"]) <= 0.02 * choice["k"]
+    assert found["choices"]["utility 0.5"]["over_usual"]["median"] == 1
+    assert found["trained_ids_first_by_counts"] < len(KEPT)  # it lacks required ids
+    most = found["counted_or_required"]
+    assert all(
+        choice["k"] <= most or choice["k"] == 300
+        for choice in found["choices"].values()
+        if "trials" not in choice
+    )
+
+    # Each size is that many ids, those that the draft was trained with first.
+    assert {int(name.removeprefix("k=")) for name in heads} == sizes.keys() - {len(KEPT)}
+    for name, head in heads.items():
+        assert head.ids.size == int(name.removeprefix("k="))
+        smaller, larger = sorted([set(head.ids.tolist()), set(KEPT)], key=len)
+        assert smaller < larger
+
+    # What chooses has seen no prompt of the test data.
+    first = DecodeReport.load(tmp_path / "acceptance" / "decode_report.json")
+    assert {row["digest"] for row in first.rows}.isdisjoint(row["digest"] for row in report.rows)
+    assert len(asked[0][1]) == len(report.rows) == 2
+    trials = found["choices"]["tpe"]["trials"]
+    assert len(trials) == 4
+    for k, value in trials:
+        trial = DecodeReport.load(tmp_path / "trials" / str(k) / "decode_report.json")
+        assert trial.speedup == value
+        assert trial.draft.facts["draft_vocab_size"] == k
+        assert {row["digest"] for row in trial.rows} <= {row["digest"] for row in first.rows}
+    assert found["choices"]["tpe"]["k"] == max(trials, key=lambda one: one[1])[0]
+
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert text in capsys.readouterr().out
+    assert bench.markdown(found) == text
+    assert "python examples/bench_objective.py --target " in text
+    assert (tmp_path / "report.png").stat().st_size > 0
+
+
+def test_other_rows_than_were_asked_for_are_noticed(
+    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = bench.OtherRows.model
+
+    def one_short(self: Any, dtype: str) -> Any:
+        few = bench.OtherRows(self._draft, self._target, self.ids[:-1])
+        return right(self if self.ids.size == 300 else few, dtype)
+
+    monkeypatch.setattr(bench.OtherRows, "model", one_short)
+    with pytest.raises(ValueError, match=r"draft must have \d+ rows and was measured with \d+"):
+        bench.main(words(folder, tmp_path))
+    assert not (tmp_path / "figures.json").exists()
+
+
+def test_the_objectives_choose_as_the_package_does(bench: Any, folder: Path) -> None:
+    from vtrim_hf import DecodingModel
+    from vtrim_hf.named_models import NamedModel
+
+    target = NamedModel(str(folder / "target"))
+    array = np.arange(300, dtype=np.int64)[::-1] ** 3
+    counts = TokenCounts.from_counts(array)
+    latency = LatencyModel(300, "measured", "s", {"rest": 0.001}, (0, 300), (0.0, 0.02))
+    model = DecodingModel([0.8, 0.7], {1: 0.03, 9: 0.036})
+    sizes = np.array([50, 100, 300])
+    covered = np.cumsum(array)[sizes - 1] / array.sum()
+    choices, values = bench.predictions(
+        target, counts, (), latency, {"throughput": model}, 2, (sizes, covered)
+    )
+    operations = LatencyModel.eagle3(target.config, vocab_size=300)
+    for alpha in bench.ALPHAS:
+        one = search_vocabulary(counts, operations, alpha=alpha)
+        assert choices[f"utility {alpha}"] == {"k": one.k}
+        expected = [
+            alpha * c + (1 - alpha) * operations.reduction(k)
+            for k, c in zip(sizes.tolist(), covered, strict=True)
+        ]
+        assert values[f"utility {alpha}"] == pytest.approx(expected)
+    found = search_vocabulary(counts, latency, objective="throughput", decoding=model)
+    assert found.expected is not None
+    chosen = found.expected["by_length"][1]
+    assert chosen["draft_length"] == 2
+    assert choices["throughput"]["k"] == chosen["k"]
+    assert choices["throughput"]["predicted"] == chosen["search"]["speedup"]
+    assert choices["throughput"]["advice"] == found.expected["advice"]
+    alone = bench.predictions(
+        target,
+        counts,
+        (),
+        latency,
+        {"throughput": model},
+        2,
+        (np.array([chosen["k"]]), np.array([chosen["search"]["coverage"]])),
+    )
+    assert alone[1]["throughput"] == pytest.approx([choices["throughput"]["predicted"]])
+
+
+def test_sizes_are_around_the_trained_one(bench: Any) -> None:
+    sizes = bench.sizes_around(6000, 300, 49_152)
+    assert len(sizes) == 10
+    assert (sizes[0], sizes[-1]) == (750, 49_152)
+    assert 6000 in sizes
+    steps = np.diff(np.log(sizes))
+    assert steps.max() < 1.3 * steps.min()
+    assert bench.sizes_around(1000, 300, 49_152)[0] == 300
+    for trained in (300, 320, 48_000, 49_152):
+        sizes = bench.sizes_around(trained, 300, 49_152)
+        assert len(sizes) == 10
+        assert trained in sizes
+        assert sizes[-1] == 49_152
+    assert bench.sizes_around(200, 300, 49_152)[0] == 200  # trained without required ids
+
+
+def test_a_choice_is_measured_itself_unless_one_is_near(bench: Any) -> None:
+    every, shown_as = bench.with_chosen([100, 1000], [990, 500, 505, 100])
+    assert every == [100, 500, 1000]
+    assert shown_as == {990: 1000, 500: 500, 505: 500, 100: 100}
+
+
+def test_tpe_finds_a_peak_and_plays_the_same_trials_again(bench: Any) -> None:
+    def speedup(k: int) -> float:
+        return -abs(float(np.log(k / 4000)))
+
+    trials = bench.chosen_by_tpe(speedup, 500, 50_000, 8)
+    assert len(trials) == 8
+    assert all(500 <= k <= 50_000 and value == speedup(k) for k, value in trials)
+    assert bench.chosen_by_tpe(speedup, 500, 50_000, 8) == trials
+    assert bench.chosen_by_tpe(speedup, 500, 50_000, 5) == trials[:5]
+
+
+def test_only_the_search_part_is_asked(bench: Any, folder: Path) -> None:
+    parts = importlib.import_module("bench_parts")
+    path = folder / "data/sql/train.jsonl"
+    counts = TokenCounts.from_dataset(str(path), make_byte_tokenizer(), progress=False)
+    rows = list(parts.search_rows(path, 0.2, 300))
+    assert 0 < counts.conversations("search") == len(rows) < 30
+    own = TokenCounts.from_dataset(rows, make_byte_tokenizer(), heldout=0.0, progress=False)
+    assert own.array().tolist() == counts.array("search").tolist()
+
+
+def test_timings_of_another_call_are_made_anew(bench: Any, tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def time_it() -> LatencyModel:
+        made.append(len(made))
+        return LatencyModel(300, "measured", "s", {"rest": 0.1 + len(made)}, (300,), (0.2,))
+
+    first = bench.kept_timing(tmp_path, {"draft": "a"}, time_it)
+    assert bench.kept_timing(tmp_path, {"draft": "a"}, time_it) == first
+    assert len(made) == 1
+    assert bench.kept_timing(tmp_path, {"draft": "b"}, time_it) != first
+    assert len(made) == 2
+
+
+def test_predictions_are_ranked_beside_medians(bench: Any) -> None:
+    report = importlib.import_module("objective_report")
+    speeds = np.array([[1.0, 2.0, 3.0, 4.0], [1.1, 2.1, 2.9, 4.1], [1.2, 2.2, 3.1, 3.9]])
+    same = report.rank_correlation([0.1, 0.2, 0.3, 0.4], speeds)
+    assert [*same.values()] == pytest.approx([1.0, 1.0, 1.0])
+    assert report.rank_correlation([4, 3, 2, 1], speeds)["rho"] == pytest.approx(-1.0)
+    ties = report.rank_correlation([1, 1, 1, 2], speeds)["rho"]
+    assert ties == pytest.approx(3 / 15**0.5)  # Pearson's of the ranks 2, 2, 2, 4 and 1, 2, 3, 4
+    assert report.rank_correlation([1, 1, 1, 1], speeds)["rho"] == 0.0
+    swapped = report.rank_correlation([1, 2, 4, 3], speeds)
+    assert swapped["rho"] == pytest.approx(0.8)
+    speeds[0, 2] += 2
+    noisy = report.rank_correlation([1, 2, 3, 4], speeds)
+    assert noisy["low"] < noisy["high"] == pytest.approx(1.0)
+
+
+def test_the_cheapest_choice_that_is_not_slower_is_recommended(bench: Any) -> None:
+    report = importlib.import_module("objective_report")
+
+    def choice(median: float, high: float) -> dict[str, Any]:
+        return {"inside_the_spread": high >= 1, "of_best": {"median": median}}
+
+    slow, near, best = choice(0.8, 0.9), choice(0.98, 1.01), choice(1.0, 1.0)
+    assert report.recommended({"utility": slow, "throughput": near, "tpe": best}) == "throughput"
+    assert report.recommended({"utility": slow, "throughput": choice(0.95, 0.97)}) == "throughput"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (["--draft", "ner={0}/draft"], "there is no .*ner/train.jsonl"),
+        (["--draft", "sql={0}/target"], "no draft of this package"),
+        (["--draft", "{0}/data"], "must be NAME=DRAFT"),
+        (["--search-data", "{0}/none.jsonl"], "there is no .*none.jsonl"),
+        (["--prompts", "9", "--search-prompts", "99"], "the search part holds .* asked for 99"),
+    ],
+)
+def test_wrong_arguments_are_said(
+    bench: Any, folder: Path, tmp_path: Path, changed: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit, match=told):
+        bench.main([*words(folder, tmp_path), *(word.format(folder) for word in changed)])
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (["--trials", "0"], "--trials must be at least 1"),
+        (["--trial-prompts", "3"], "--trial-prompts must not be more than --search-prompts"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: list[str],
+    told: str,
+) -> None:
+    with pytest.raises(SystemExit):
+        bench.main([*words(folder, tmp_path), *changed])
+    assert told in capsys.readouterr().err
