@@ -78,7 +78,7 @@ def train(
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Conversations a step and device, 16.")
+        int | None, typer.Option(min=1, help="Conversations a step and device, 8.")
     ] = None,
     accumulate: Annotated[
         int | None, typer.Option(min=1, help="Batches whose gradients are summed, 1.")

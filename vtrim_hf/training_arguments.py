@@ -73,7 +73,7 @@ class DraftTrainingArguments(TrainingArguments):
     regenerate_limit: int | None = _setting(None, "Prompts answered at most, with regenerate.")
 
     bf16: bool | None = _setting(None, "Compute in bfloat16; None: where the machine is fast.")  # type: ignore[assignment]
-    per_device_train_batch_size: int = 16
+    per_device_train_batch_size: int = 8
     per_device_eval_batch_size: int = 16
     num_train_epochs: float = 10.0
     learning_rate: float = 1e-3

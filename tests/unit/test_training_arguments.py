@@ -24,7 +24,7 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
     assert args.bf16 == bfloat16_pays(on_gpu)
     assert (args.adam_beta1, args.adam_beta2) == (0.9, 0.95)
     assert (args.learning_rate, args.max_grad_norm, args.warmup_steps) == (1e-3, 0.5, 0.03)
-    assert args.per_device_train_batch_size == 16
+    assert args.per_device_train_batch_size == 8
     assert args.report_to == []
     assert args.metric_for_best_model == "acceptance_length"
     assert args.greater_is_better
