@@ -82,8 +82,7 @@ def train_draft(
         start: a draft to train on, whose vocabulary stays.
         evaluation: the same, to choose the best checkpoint by; a part of `data` if None.
         layers: which three of the target's hidden states are read; see `for_target`.
-        mlp_width: of a new draft's MLP, instead of the target's: a narrower one learns from fewer
-            words and drafts faster.
+        mlp_width: of a new draft's MLP, instead of the target's: a narrower one costs less a step.
         split: of data sets that have several.
         target_dtype: of the target's weights, by name; "auto" takes the saved one.
         dtype: that the draft is given back in.
