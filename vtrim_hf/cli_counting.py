@@ -128,6 +128,10 @@ def search(
     ] = None,
     draft: Annotated[str | None, typer.Option(help=f"The standalone draft: {MODEL_NAME}.")] = None,
     layers: Annotated[int | None, typer.Option(help="First layers of the draft only.")] = None,
+    mlp_width: Annotated[
+        int | None,
+        typer.Option(min=1, help="Width of the EAGLE-3 body's MLP, if not the target's."),
+    ] = None,
     objective: Annotated[
         Objective, typer.Option(help="Weigh coverage and latency, or expect tokens a second.")
     ] = Objective.utility,
@@ -196,7 +200,7 @@ def search(
     result = search_counts(
         counts,
         judge,
-        latency_of(body, cost or usual, judge, draft, layers),
+        latency_of(body, cost or usual, judge, draft, layers=layers, mlp_width=mlp_width),
         objective=objective.value,
         decoding=decoding,
         keep=keep or (),

@@ -98,7 +98,13 @@ def expectations_of(expected: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def latency_of(
-    body: Body | None, cost: Cost, target: NamedModel, draft: str | None, layers: int | None
+    body: Body | None,
+    cost: Cost,
+    target: NamedModel,
+    draft: str | None,
+    *,
+    layers: int | None,
+    mlp_width: int | None,
 ) -> Any:
     """Make the cost model: of the EAGLE-3 body for a target, or of a draft that is to be cut."""
     from .steps import make_latency
@@ -110,8 +116,11 @@ def latency_of(
                 "--draft"
             )
         remarks.print("weighing the EAGLE-3 body; name --draft to weigh a draft that is cut")
-        return make_latency(target, cost=cost.value)
-    if body is Body.eagle3:
-        raise ValueError("--body eagle3 is made for the target alone: leave --draft out")
+        return make_latency(target, cost=cost.value, mlp_width=mlp_width)
+    if body is Body.eagle3 or mlp_width is not None:
+        raise ValueError(
+            "--body eagle3 and --mlp-width are about a draft that is made for the target: leave "
+            "--draft out"
+        )
     remarks.print(f"weighing the draft {draft}", markup=False)
     return make_latency(target, NamedModel(draft), cost=cost.value, layers=layers)

@@ -179,12 +179,12 @@ def _search_inputs(
 ) -> dict[str, Any]:
     domains = recipe.domains_of(scope)
     settings = {key: list(v) if key == "keep" else v for key, v in asdict(recipe.search).items()}
+    width = getattr(recipe.draft, "mlp_width", None)
+    trained = {"body": "eagle3", **({} if width is None else {"mlp_width": width})}
     return {
         "format": FORMATS["search"],
         "target": target.identity,
-        "draft": {"body": "eagle3"}
-        if cut is None
-        else {key: cut[key] for key in ("model", "layers")},
+        "draft": trained if cut is None else {key: cut[key] for key in ("model", "layers")},
         **settings,
         "floors": {domain.name: domain.floor for domain in domains},
         "weights": {domain.name: domain.weight for domain in domains} if len(domains) > 1 else {},

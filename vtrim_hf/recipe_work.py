@@ -165,12 +165,16 @@ class Workshop:
             for domain in self.recipe.domains_of(piece.scope)
             if domain.floor is not None
         }
-        cut = self.recipe.draft
-        layers = cut.layers if isinstance(cut, DraftChoice) else None
+        draft = self.recipe.draft
+        shape = (
+            {"layers": draft.layers}
+            if isinstance(draft, DraftChoice)
+            else {"mlp_width": draft.mlp_width}
+        )
         result = search_counts(
             self.counts(piece.scope),
             self.target,
-            make_latency(self.target, self.draft, cost=wish.cost, layers=layers),
+            make_latency(self.target, self.draft, cost=wish.cost, **shape),
             keep=wish.keep,
             preset="paper" if wish.preset is not None else None,
             alpha=wish.alpha,

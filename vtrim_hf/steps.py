@@ -146,6 +146,7 @@ def make_latency(
     *,
     cost: str = "flops",
     layers: int | None = None,
+    mlp_width: int | None = None,
 ) -> LatencyModel:
     """Make the cost model of the EAGLE-3 body for a target, or of a draft that is to be cut.
 
@@ -154,6 +155,10 @@ def make_latency(
         draft: the standalone draft; None for the EAGLE-3 body.
         cost: what latency is counted in: "flops", "bytes" or "measured".
         layers: first layers of the standalone draft only.
+        mlp_width: of the EAGLE-3 body's MLP, if it is not the target's.
+
+    Raises:
+        ValueError: for `layers` without a draft, or `mlp_width` with one.
     """
     from .latency import LatencyModel
     from .modeling_trimmed_draft import TrimmedDraftForCausalLM
@@ -167,9 +172,15 @@ def make_latency(
             every = DraftVocabulary.from_ids(
                 range(target.vocab_size), vocab_size=target.vocab_size
             )
-            whole = TrimmedDraftForCausalLM.for_target(target.model("auto"), every)
+            sizes = {} if mlp_width is None else {"intermediate_size": mlp_width}
+            whole = TrimmedDraftForCausalLM.for_target(target.model("auto"), every, **sizes)
             return LatencyModel.measured(whole.body)
-        return LatencyModel.eagle3(target.config, kind=kind)
+        return LatencyModel.eagle3(target.config, kind=kind, intermediate_size=mlp_width)
+    if mlp_width is not None:
+        raise ValueError(
+            f"mlp_width is an EAGLE-3 body's, and the draft {draft} has an MLP already, got "
+            f"{mlp_width}: leave one of the two out"
+        )
     if cost != "measured":
         return LatencyModel.standalone(
             draft.config, kind=kind, vocab_size=target.vocab_size, num_hidden_layers=layers

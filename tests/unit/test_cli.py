@@ -266,6 +266,10 @@ def test_version() -> None:
         (("search", "{counts}", "--target", "{target}", "--paper", "--alpha", ".9"), "alpha"),
         (("search", "{counts}", "--target", "{target}", "--paper", "--keep", "x"), "required"),
         (("search", "{counts}", "--target", "{target}", "--layers", "1"), "--draft"),
+        (
+            ("search", "{counts}", "--target", "{target}", "--draft", "x", "--mlp-width", "8"),
+            "--mlp-width",
+        ),
         (("search", "{counts}", "--target", "{other}"), "count again"),
         (("measure", "{target}", "{draft}", "{data}", "-o", "{data}"), "--output"),
         (

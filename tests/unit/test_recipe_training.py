@@ -248,8 +248,9 @@ def test_a_second_run_does_nothing_and_a_setting_trains_anew(
     edit(folder, "epochs: 3", "epochs: 1")
     edit(folder, "draft_length: 2", "draft_length: 2\n  mlp_width: 24")
     report = run(folder)
-    assert done(report) == ["train", "measure"]
-    assert report.pieces[3].reason == "changed: epochs, mlp_width"
+    assert done(report) == ["search", "train", "measure"]
+    assert report.pieces[2].reason == "changed: draft"
+    assert "epochs, mlp_width" in (report.pieces[3].reason or "")
     draft = TrimmedDraftForCausalLM.from_pretrained(place / "draft")
     assert draft.config.body_config.intermediate_size == 24
     known = TrainingReport.load(place / "draft" / "training_report.json").data

@@ -101,6 +101,19 @@ def test_latency_of_a_draft_and_of_none(folder: Path, target: NamedModel) -> Non
         make_latency(target, layers=1)
 
 
+def test_latency_of_a_body_with_a_narrower_mlp(folder: Path, target: NamedModel) -> None:
+    draft = NamedModel(str(folder / "small"))
+    usual, narrow = make_latency(target), make_latency(target, mlp_width=8)
+    assert narrow.settings["layer"]["intermediate_size"] == 8
+    assert narrow.parts(100)["mlp"] < usual.parts(100)["mlp"]
+    assert narrow.parts(100)["head"] == usual.parts(100)["head"]
+    assert narrow.reduction(100) > usual.reduction(100)
+    timed = make_latency(target, cost="measured", mlp_width=8)
+    assert (timed.kind, timed.vocab_size) == ("measured", 300)
+    with pytest.raises(ValueError, match="has an MLP already, got 8"):
+        make_latency(target, draft, mlp_width=8)
+
+
 def test_counts_of_another_tokenizer_are_refused(folder: Path, counts: TokenCounts) -> None:
     other = NamedModel(str(folder / "other"))
     with pytest.raises(ValueError, match="count again"):
