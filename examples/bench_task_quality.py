@@ -105,8 +105,8 @@ def answer_all(
     )
     with drafted:
         for index in tqdm(range(len(kept.rows), len(every)), desc=title, disable=None):
-            said, _ = run.call(alone, every[index], index, time_parts=False)
-            other, tally = run.call(drafted, every[index], index, time_parts=False)
+            said, _ = run.call(alone, every[index], index, clocks="none")
+            other, tally = run.call(drafted, every[index], index, clocks="none")
             row = {
                 "plain": said,
                 "draft": other,

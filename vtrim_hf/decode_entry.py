@@ -67,9 +67,9 @@ class DecodeEntry:
             sum to acceptance_length - 1.
         drafted_per_round: draft tokens a verified draft.
         draft_step_ms: milliseconds a draft token took, rounds that read the prompt left out.
-        seconds_by_part: seconds by part, see `decoding_meter.PARTS`; they sum to `seconds`, but of
-            EAGLE-3 drafts and on CUDA, where clocking the parts slows the call, to a pass of
-            their own.
+        seconds_by_part: seconds by part, see `decoding_meter.PARTS`; they sum to `seconds`, but on
+            CUDA, where clocks slow a call, to those of a call of their own. How the drafting of
+            an EAGLE-3 draft divides, which clocks slow, too, is always told by such a call.
         identical_share: share of prompts whose greedy ids equal plain decoding's; None if sampled.
         differences: first difference of every other prompt, with the gap between the two logits
             and whether it is a near-tie in that dtype.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import GenerationMixin
@@ -27,6 +27,9 @@ PARTS = ("draft_forward", "draft_head", "draft_other", "prefill", "verification"
 the target's first forward, `verification` its later ones; `rest` is everything else in `generate`.
 """
 
+Clocks = Literal["parts", "rounds", "none"]
+"""What is clocked inside a call: every part, drafting as a whole and the target, or nothing."""
+
 _DRAFT_PARTS = PARTS[:3]
 _HOOK = "_get_candidate_generator"
 
@@ -37,7 +40,8 @@ class CallTally:
 
     Attributes:
         seconds: wall-clock time of the call.
-        parts: seconds by part (`PARTS`); all zero when the parts were not timed.
+        parts: seconds by part (`PARTS`); all zero when nothing was clocked. Where only rounds
+            were, `draft_other` has all of the drafting.
         target_forwards: forward passes of the target, the prefill included.
         verified_drafts: rounds in which the target checked at least one draft token.
         drafted: drafted[i] is how many drafts had a token at position i.
@@ -80,6 +84,21 @@ class CallTally:
         for position in range(agreed):
             self.accepted[position] += 1
 
+    def take_parts(self, clocked: CallTally) -> None:
+        """Take from a call with all clocks what this one, with fewer, could not tell.
+
+        Where rounds were clocked here, the other call only tells how drafting divides.
+        """
+        if not any(self.parts.values()):
+            self.parts = dict(clocked.parts)
+            self.step_seconds, self.step_tokens = clocked.step_seconds, clocked.step_tokens
+            return
+        whole = sum(clocked.parts[part] for part in _DRAFT_PARTS)
+        drafting = self.parts["draft_other"]
+        if whole > 0:
+            shares = {part: clocked.parts[part] / whole for part in _DRAFT_PARTS}
+            self.parts |= {part: drafting * share for part, share in shares.items()}
+
 
 def unwrapped(model: Any) -> Any:
     """Return the model that really generates, inside PEFT, `torch.compile` or data-parallel wraps.
@@ -106,12 +125,10 @@ def unwrapped(model: Any) -> Any:
 class _PartClock:
     """Gives every moment to the innermost part that runs, so that the parts sum to the whole."""
 
-    def __init__(
-        self, tally: CallTally, devices: Iterable[torch.device], time_parts: bool
-    ) -> None:
+    def __init__(self, tally: CallTally, devices: Iterable[torch.device], running: bool) -> None:
         self._tally = tally
         self._cuda = [device for device in devices if device.type == "cuda"]
-        self.time_parts = time_parts
+        self.running = running
         self._stack = ["rest"]
         self._started = self._last = 0.0
 
@@ -127,16 +144,16 @@ class _PartClock:
     def stop(self) -> None:
         now = self._now()
         self._tally.seconds = now - self._started
-        if self.time_parts:
+        if self.running:
             self._charge(now)
 
     def push(self, part: str) -> None:
-        if self.time_parts:
+        if self.running:
             self._charge(self._now())
             self._stack.append(part)
 
     def pop(self) -> None:
-        if self.time_parts:
+        if self.running:
             self._charge(self._now())
             self._stack.pop()
 
@@ -223,7 +240,7 @@ class _Watch:
             length = input_ids.shape[1]
             draft = candidates[0][0, length:].tolist()
             rounds += 1
-            if rounds > 1 and self._clock.time_parts:
+            if rounds > 1 and self._clock.running:
                 self._tally.step_seconds += self._clock.drafting_seconds() - before
                 self._tally.step_tokens += len(draft)
             return candidates
@@ -251,26 +268,26 @@ class _Watch:
 
 
 @contextmanager
-def metered(target: Any, draft: Any = None, *, time_parts: bool = True) -> Iterator[CallTally]:
+def metered(target: Any, draft: Any = None, *, clocks: Clocks = "parts") -> Iterator[CallTally]:
     """Watch the one `generate` call that the `with` block makes.
 
     Args:
         target: the model whose `generate` is called; wrapped models are unwrapped.
         draft: the assistant model of the call, if it has one.
-        time_parts: whether to clock the parts too. On CUDA that waits for the device at every
-            border, and hooks keep an EAGLE-3 draft from its short cut: a speed is measured
-            without.
+        clocks: what is clocked besides the whole call. Clocks inside the draft are hooks, which
+            keep an EAGLE-3 draft from its short cut; on CUDA every clock waits for the device. A
+            speed is measured without what slows it.
 
     Yields:
         The tally, complete once the block has ended.
     """
     models = [unwrapped(model) for model in (target, draft) if model is not None]
     tally = CallTally()
-    clock = _PartClock(tally, {model.device for model in models}, time_parts)
+    clock = _PartClock(tally, {model.device for model in models}, clocks != "none")
     watch = _Watch(tally, clock)
     try:
         watch.watch_target(models[0])
-        if len(models) > 1 and time_parts:
+        if len(models) > 1 and clocks == "parts":
             watch.watch_draft(models[1])
         clock.start()
         yield tally

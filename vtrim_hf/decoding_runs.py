@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .decoding_meter import CallTally, metered, unwrapped
+from .decoding_meter import CallTally, Clocks, metered, unwrapped
 from .decoding_prompts import prompt_digest
 from .decoding_ways import DecodingWay
 
@@ -46,7 +46,7 @@ class DecodingRuns:
         *,
         tokens: int | None = None,
         target: Any = None,
-        time_parts: bool = True,
+        clocks: Clocks = "parts",
     ) -> tuple[list[int], CallTally]:
         """Generate once; return the new ids and what it took."""
         target = way.target if target is None else target
@@ -54,7 +54,7 @@ class DecodingRuns:
         way.reset_generation_config()
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.seed + index)
-            with metered(target, way.draft, time_parts=time_parts) as tally:
+            with metered(target, way.draft, clocks=clocks) as tally:
                 output = target.generate(
                     **inputs,
                     **way.arguments,
@@ -102,28 +102,26 @@ class DecodingRuns:
         repeats: int,
     ) -> dict[str, Any]:
         """Measure every way on one prompt."""
-        # Where clocking the parts slows a call down, another call tells them.
-        split = {way.name: way.slowed_by_clocks for way in everything}
         calls: dict[str, list[tuple[list[int], CallTally]]] = {w.name: [] for w in everything}
         for repeat in range(repeats):
             turn = (index * repeats + repeat) % len(everything)
             for way in [*everything[turn:], *everything[:turn]]:
-                timed = not split[way.name]
-                calls[way.name].append(self.call(way, inputs, index, time_parts=timed))
+                calls[way.name].append(self.call(way, inputs, index, clocks=way.clocks))
         own_ids = calls[everything[0].name][0][0]
         other = reference.target is not everything[0].target
         plain_ids = self.call(reference, inputs, index)[0] if other else own_ids
         entries = {}
         for way in everything:
             ids, tally = sorted(calls[way.name], key=lambda c: c[1].seconds)[(repeats - 1) // 2]
-            parts = self.call(way, inputs, index)[1] if split[way.name] else tally
+            if way.clocks != "parts":  # they slow it down: another call tells the parts
+                tally.take_parts(self.call(way, inputs, index)[1])
             cell = {
                 "tokens": len(ids),
                 "seconds": tally.seconds,
                 "all_seconds": [one.seconds for _, one in calls[way.name]],
-                "parts": parts.parts,
-                "step_seconds": parts.step_seconds,
-                "step_tokens": parts.step_tokens,
+                "parts": tally.parts,
+                "step_seconds": tally.step_seconds,
+                "step_tokens": tally.step_tokens,
                 "target_forwards": tally.target_forwards,
                 "verified_drafts": tally.verified_drafts,
                 "drafted": tally.drafted,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .decoding_meter import unwrapped
+from .decoding_meter import Clocks, unwrapped
 
 _MEMORY_MARGIN = 1.1
 
@@ -77,13 +77,12 @@ class DecodingWay:
             self.draft.generation_config = config
 
     @property
-    def slowed_by_clocks(self) -> bool:
-        """Whether clocking the parts of a call takes it longer.
-
-        On CUDA that waits for the device, and hooks keep an EAGLE-3 draft from its short cut.
-        """
+    def clocks(self) -> Clocks:
+        """What can be clocked inside a call without taking it longer."""
+        if unwrapped(self.target).device.type == "cuda":
+            return "none"
         body = getattr(getattr(self.draft, "config", None), "body", None)
-        return bool(unwrapped(self.target).device.type == "cuda" or body == "eagle3")
+        return "rounds" if body == "eagle3" else "parts"
 
     def outside(self, proposed: Counter[int]) -> int:
         """Return how many drafted tokens are not among the kept ids."""

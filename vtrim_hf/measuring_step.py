@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REPORT_JSON = "decode_report.json"
 
-_ROWS_FORMAT = 1
+_ROWS_FORMAT = 2
 """Part of the name of a file of measured rows: raise it when a row would be measured otherwise."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 import warnings
 from typing import Any
 
@@ -232,6 +233,27 @@ class TestEagleDraft:
         assert timed
         assert not any(timed)
         assert report.draft.share_by_part["draft_head"] > 0
+
+    def test_its_parts_and_step_are_those_of_the_timed_call(
+        self, pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A slow clocked call only says how drafting divides, not what a step costs."""
+        target, draft = pair
+        before = draft.body.lm_head.forward
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(0.05 if draft.body.lm_head._forward_hooks else 0.0)
+            return before(*args, **kwargs)
+
+        quick = measure(target, draft).draft
+        monkeypatch.setattr(draft.body.lm_head, "forward", slow)
+        report = measure(target, draft)
+        entry = report.draft
+        assert sum(entry.seconds_by_part.values()) == pytest.approx(entry.seconds)
+        assert entry.share_by_part["draft_head"] > 2 * entry.share_by_part["draft_forward"] > 0
+        assert entry.draft_step_ms is not None
+        assert entry.draft_step_ms < 50
+        assert quick.drafted == entry.drafted
 
     def test_is_measured_as_any_other(self, pair: tuple[Any, Any]) -> None:
         """With itself at full width beside it: the same weights, all rows."""
