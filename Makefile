@@ -73,12 +73,12 @@ bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary take
 # NAME=FOLDER for each, or a folder whose subfolders are named by their domains.
 DRAFTS ?= drafts
 
-bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, FULL, OUT (9 minutes a set, estimated)
+bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, OUT (10 minutes a set, estimated)
 	$(BIN)/python examples/bench_decoding.py --data $(DATA) --target $(TARGET) $(foreach draft,$(DRAFTS),--draft $(draft)) \
-	    $(foreach draft,$(FULL),--trained-full $(draft)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
+	    $(foreach draft,$(FULL),--trained-full $(draft)) $(foreach counts,$(COUNTS),--counts $(counts)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
 
-bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, OUT (40 minutes, estimated)
+bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, OUT (40 minutes a domain, estimated)
 	$(BIN)/python examples/bench_objective.py --data $(DATA) --target $(TARGET) --draft $(DRAFT) \
 	    $(if $(COUNTS),--counts $(COUNTS)) $(if $(SEARCH_DATA),--search-data $(SEARCH_DATA)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
@@ -87,9 +87,10 @@ bench-vllm: $(VENV)/.installed $(VLLM)/.installed  ## trained drafts in vLLM's C
 	$(BIN)/python examples/bench_vllm.py --vllm-python $(VLLM)/bin/python --target $(TARGET) --data $(DATA) --data examples/data \
 	    $(foreach draft,$(DRAFTS),--draft $(draft)) $(if $(OUT),--output $(OUT))
 
-bench-quality: $(VENV)/.installed  ## task scores with and without a draft: DATA, TARGET, DRAFT, OUT (an hour, estimated)
+bench-quality: $(VENV)/.installed  ## task scores with and without a draft: DATA, TARGET, DRAFT, TASKS, OUT (20 minutes a task, estimated)
 	$(BIN)/python examples/bench_task_quality.py --data $(DATA) --target $(TARGET) \
-	    $(foreach draft,$(or $(DRAFT),examples/drafts/smollm2_wikisql),--draft $(draft)) $(if $(OUT),--output $(OUT))
+	    $(foreach draft,$(or $(DRAFT),examples/drafts/smollm2_wikisql),--draft $(draft)) \
+	    $(if $(TASKS),--tasks $(TASKS)) $(if $(OUT),--output $(OUT))
 
 hub-cards: $(VENV)/.installed  ## renew hub_cards/drafts from the evidence of the trained drafts
 	$(BIN)/python examples/render_hub_cards.py

@@ -5,8 +5,8 @@
 One trained draft of the domain NAME (`--draft NAME=DRAFT`) is given heads of ten sizes k, from few
 rows to all. All ids stand in one order: those it was trained with by their counts, required ones
 first, then the others by theirs; smaller heads are cut from it (`retrim`), larger ones take rows
-of the target that it was not trained with (`extend`). Before any prompt of DATA/NAME/test.jsonl is
-read, sizes are chosen by
+of the target that it was not trained with (`extend`). Without any prompt of DATA/NAME/test.jsonl,
+sizes are chosen by
 
 - `utility`, the paper's, with four weights alpha (operations of a draft's step, as in the paper);
 - `throughput`, with the draft's acceptance and times as measured on `--search-data`, with this n;
@@ -18,171 +18,68 @@ read, sizes are chosen by
 `--search-data` is chat data, by default DATA/NAME/train.jsonl; only its search part is asked, and
 it is counted unless `--counts` gives what `vtrim count` wrote. Best is the file of the target's
 own answers that the draft was trained on. Then all ten sizes and all chosen ones answer the test
-prompts in turns, greedy, with the same n; the report says by how much each choice falls short of
-the best size, and how the predictions of the ten sizes rank beside what was measured.
+prompts in turns, greedy, with the same n, each once for the clock and once for its parts; the
+report says by how much each choice falls short of the best size, and how the predictions of the
+ten sizes rank beside what was measured.
 
-With 12 prompts about 40 minutes with SmolLM2 on 2 cores (estimated from the number of prompts: 7 s
-a prompt and size). The same command goes on where it was interrupted. OUTPUT then holds report.md,
-figures.json and report.png.
+With 12 prompts about 40 minutes a domain with SmolLM2 on 2 cores (estimated from the number of
+prompts: 7 s a prompt and size). After `--minutes` it ends, wherever it is, and the same command
+goes on. OUTPUT/NAME holds report.md, figures.json and report.png of the domain; OUTPUT has the
+same of all domains together, and says which objective chooses best and by how much. WORK/NAME
+holds what was measured, prompt by prompt.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench_parts import (
-    OtherRows,
     by_need,
     check_rows,
-    command_line,
     counts_of,
-    file_hash,
     named_drafts,
     required_ids,
     rows_of,
     search_rows,
     spread_prompts,
-    told,
+)
+from bench_results import (
+    FIGURES,
+    add_places,
+    command_line,
+    digest_of,
+    ended_after,
+    file_hash,
+    machines_of,
+    measured_before,
     write_results,
 )
 from bench_trained_draft import measured
-from objective_report import draw, figures_of, markdown
+from objective_choices import BOTH, Heads, choose, sizes_around, with_chosen
+from objective_figures import figures_of, summary_of
+from objective_report import draw, markdown
+from objective_summary import draw as draw_summary
+from objective_summary import markdown as summary
 
-from vtrim_hf import DecodingModel, LatencyModel, TokenCounts, search_vocabulary
-from vtrim_hf.measuring_step import Loadable
+from vtrim_hf import TokenCounts
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.search_space import running_coverage
-from vtrim_hf.vocabulary import rank_ids, write_atomically
+from vtrim_hf.vocabulary import rank_ids
 
-ALPHAS = (0.5, 0.3, 0.7, 0.9)  # the default first
-SIZES = 10
-SMALLEST = 8  # the smallest size is the trained one over this
-AT_RANDOM = 3  # of TPE's trials
 HELDOUT = 0.2
-NEAR = 0.02  # sizes that differ by less are measured once
-SEED = 42
-
-
-def sizes_around(trained: int, least: int, most: int) -> list[int]:
-    """Return ten sizes, the trained one and the largest among them, even in their logarithm.
-
-    Args:
-        trained: k of the draft.
-        least: the number of required ids.
-        most: V.
-    """
-    low = min(trained, max(1, least, trained // SMALLEST))
-    steps = SIZES - 1
-    share = np.log(trained / low) / np.log(most / low)
-    below = min(max(round(steps * share), int(low < trained)), steps - int(trained < most))
-    smaller = np.geomspace(low, trained, below + 1)
-    larger = np.geomspace(trained, most, steps - below + 1)
-    return sorted({round(size) for size in [*smaller.tolist(), *larger.tolist()]})
-
-
-def with_chosen(sizes: Sequence[int], chosen: Sequence[int]) -> tuple[list[int], dict[int, int]]:
-    """Add chosen sizes unless one is there that is nearly the same.
-
-    Returns:
-        All sizes to measure, ascending; and for each chosen one that which stands for it.
-    """
-    every, shown_as = list(sizes), {}
-    for size in chosen:
-        near = min(every, key=lambda one: abs(one - size))
-        if abs(near - size) > NEAR * size:
-            every.append(size)
-            near = size
-        shown_as[size] = near
-    return sorted(every), shown_as
-
-
-def kept_timing(output: Path, call: Mapping[str, Any], make: Callable[[], Any]) -> LatencyModel:
-    """Return timings that were made for the same call before; else make and keep them."""
-    place = output / "timing.json"
-    if place.is_file():
-        there = json.loads(place.read_text("utf-8"))
-        if there["call"] == call:
-            return LatencyModel.from_dict(there["latency"])
-    latency: LatencyModel = make()
-    output.mkdir(parents=True, exist_ok=True)
-    kept = {"call": call, "latency": latency.to_dict()}
-    write_atomically(place, json.dumps(kept, indent=1).encode())
-    return latency
-
-
-def chosen_by_tpe(
-    speedup: Callable[[int], float], least: int, most: int, trials: int
-) -> list[tuple[int, float]]:
-    """Return the sizes that TPE tries and what they gave.
-
-    The same values give the same trials, and what was measured before is only read: so a study
-    that was interrupted is played again up to there.
-    """
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=SEED, n_startup_trials=AT_RANDOM)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.optimize(
-        lambda trial: speedup(trial.suggest_int("vocab_size", least, most, log=True)),
-        n_trials=trials,
-    )
-    return [(trial.params["vocab_size"], float(trial.value or 0)) for trial in study.trials]
-
-
-def predictions(
-    target: NamedModel,
-    counts: TokenCounts,
-    required: Any,
-    latency: LatencyModel,
-    models: Mapping[str, DecodingModel],
-    draft_length: int,
-    curve: tuple[np.ndarray, np.ndarray],
-) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Choose sizes as the objectives do, and predict what the sweep's sizes are worth.
-
-    Args:
-        target: the model that verifies.
-        counts: what the assistant says.
-        required: ids that stay.
-        latency: seconds of a draft's step.
-        models: what a round gives and takes, by the objective's name here.
-        draft_length: n.
-        curve: the sweep's sizes, and what they cover of the search part.
-
-    Returns:
-        By objective: the choice, and the values of the sweep's sizes.
-    """
-    sizes, coverage = curve
-    operations = LatencyModel.eagle3(target.config, vocab_size=target.vocab_size)
-    saved = 1 - operations.costs(sizes) / operations.cost(target.vocab_size)
-    choices: dict[str, Any] = {}
-    values = {}
-    for alpha in ALPHAS:
-        name = f"utility {alpha}"
-        found = search_vocabulary(counts, operations, required=required, alpha=alpha)
-        choices[name] = {"k": found.k}
-        values[name] = (alpha * coverage + (1 - alpha) * saved).tolist()
-    for name, model in models.items():
-        found = search_vocabulary(
-            counts, latency, required=required, objective="throughput", decoding=model
-        )
-        expected = found.expected or {}
-        best = expected["by_length"][draft_length - 1]
-        choices[name] = {
-            "k": best["k"],
-            "predicted": best["search"]["speedup"],
-            "advice": expected["advice"],
-            "with_any_length": [expected["chosen"]["k"], expected["chosen"]["draft_length"]],
-        }
-        steps = model.step_seconds(latency, sizes)
-        values[name] = model.speedups(coverage, steps)[draft_length].tolist()
-    return choices, values
+FORMAT = 1  # raise it when a domain would be measured or told otherwise
+NUMBERS = (
+    "prompts",
+    "search_prompts",
+    "trial_prompts",
+    "trials",
+    "max_new_tokens",
+    "draft_length",
+)
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -201,10 +98,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--draft-length", type=int, default=4, help="n, of every size")
     parser.add_argument("--dtype", default="bfloat16", help="of target and draft")
-    parser.add_argument("--output", type=Path, default=Path("bench_objective"))
+    add_places(parser, "objective")
     args = parser.parse_args(argv)
-    numbers = ("prompts", "search_prompts", "trial_prompts", "trials", "max_new_tokens")
-    for name in (*numbers, "draft_length"):
+    for name in NUMBERS:
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     if args.trial_prompts > args.search_prompts:
@@ -212,9 +108,51 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark."""
-    args = arguments(argv)
+def measure(
+    domain: str,
+    heads: Heads,
+    counts: TokenCounts,
+    asked: Sequence[Sequence[int]],
+    tested: Sequence[Sequence[int]],
+    args: argparse.Namespace,
+) -> dict[str, Any]:
+    """Choose sizes and measure them, or go on; return the figures of the domain."""
+    target, trained, work = heads.target, heads.trained, args.work / domain
+    searched, required = counts.array("search"), required_ids(target)
+    sweep = np.array(sizes_around(trained, len(required), target.vocab_size))
+    curve = (sweep, running_coverage(searched, heads.order, sweep))
+    how: dict[str, Any] = {
+        "dtype": args.dtype,
+        "max_new_tokens": args.max_new_tokens,
+        "draft_length": args.draft_length,
+        "threshold": 0.0,  # nothing ends a draft early, so that n is the same for all
+    }
+    choices, values, before = choose(heads, counts, curve, asked, work, args, how)
+    every, shown_as = with_chosen(sweep.tolist(), [one["k"] for one in choices.values()])
+    for one in choices.values():
+        one["measured_at"] = shown_as[one["k"]]
+    names = {size: "draft" if size == trained else f"k={size}" for size in every}
+    ways = {name: heads.of(size) for size, name in names.items()}
+    report = measured(work / "sizes", target, ways, tested, plain_dtypes=BOTH, **how)
+    check_rows(report, {name: size for size, name in names.items()})
+    own = heads.draft.model("auto").vocabulary.ids.numpy()
+    by_counts = by_need(searched, required)
+    return {
+        "trained_k": trained,
+        "required": len(required),
+        "machines": {
+            part: machines_of([one.machine for one in reports])
+            for part, reports in {**before, "the sizes": [report]}.items()
+        },
+        "counted_or_required": int(rank_ids(searched, required).size),
+        "trained_covers_of_counts": counts.coverage(own.tolist(), "search"),
+        "trained_ids_first_by_counts": int(np.isin(own, by_counts[:trained]).sum()),
+        **figures_of(report, before["the search part"][0], names, curve, choices, values),
+    }
+
+
+def run(args: argparse.Namespace, command: str) -> None:
+    """Measure the domain unless it is measured, and tell of all."""
     target, drafts = NamedModel(args.target), named_drafts([args.draft])
     if len(drafts) != 1:
         raise SystemExit(f"--draft must be one NAME=DRAFT, got {', '.join(drafts)}")
@@ -224,93 +162,67 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path in (asked_of, tested_on):
         if not path.is_file():
             raise SystemExit(f"there is no {path}")
-    width, trained = target.vocab_size, rows_of(draft, target)
-    own = draft.model("auto").vocabulary.ids.numpy()
-    counts = counts_of(target, args.counts, asked_of, heldout=HELDOUT)
-    required = required_ids(target)
-    by_counts = by_need(counts.array("search"), required)
-    order = by_need(counts.array("search"), required, own)
-    sweep = np.array(sizes_around(trained, len(required), width))
-    curve = (sweep, running_coverage(counts.array("search"), order, sweep))
-    longest, tokenizer = args.longest_prompt, target.tokenizer
-    rows = list(search_rows(asked_of, HELDOUT, width))
-    asked, asked_left_out = spread_prompts(rows, tokenizer, args.search_prompts, longest)
-    how: dict[str, Any] = {
-        "dtype": args.dtype,
-        "max_new_tokens": args.max_new_tokens,
-        "draft_length": args.draft_length,
-        "threshold": 0.0,  # nothing ends a draft early, so that n is the same for all
-    }
-    both = ["float32", "bfloat16"]
-
-    def head(size: int) -> Loadable:
-        return draft if size == trained else OtherRows(draft, target, order[:size])
-
-    def speedup(size: int) -> float:
-        place, few = args.output / "trials" / str(size), asked[: args.trial_prompts]
-        report = measured(place, target, {"draft": head(size)}, few, plain_dtypes=[], **how)
-        check_rows(report, {"draft": size})
-        return report.speedup
-
-    place = args.output / "acceptance"
-    first = measured(place, target, {"draft": draft}, asked, plain_dtypes=both, **how)
-    check_rows(first, {"draft": trained})
-    latency = kept_timing(
-        args.output,
-        {
-            "draft": draft.identity,
-            "target": target.identity,
-            "dtype": args.dtype,
-            "machine": first.machine,
-        },
-        lambda: LatencyModel.measured(
-            OtherRows(draft, target, np.arange(width)).model(args.dtype).body
-        ),
-    )
-    covered = counts.coverage(own.tolist(), "search")
-    most = {"max_draft_length": max(16, args.draft_length)}
-    models = {
-        "throughput": DecodingModel.from_report(first, **most),
-        "throughput_by_counts": DecodingModel.from_report(first, coverage=covered, **most),
-    }
-    choices, values = predictions(
-        target, counts, required, latency, models, args.draft_length, curve
-    )
-    trials = chosen_by_tpe(speedup, int(sweep[0]), width, args.trials)
-    choices["tpe"] = {"k": max(trials, key=lambda one: one[1])[0], "trials": trials}
-
-    every, shown_as = with_chosen(sweep.tolist(), [one["k"] for one in choices.values()])
-    for one in choices.values():
-        one["measured_at"] = shown_as[one["k"]]
-    names = {size: "draft" if size == trained else f"k={size}" for size in every}
-    tested, left_out = spread_prompts(tested_on, tokenizer, args.prompts, longest)
-    ways = {name: head(size) for size, name in names.items()}
-    report = measured(args.output / "sizes", target, ways, tested, plain_dtypes=both, **how)
-    check_rows(report, {name: size for size, name in names.items()})
-    found = {
-        **told(args),
-        "domain": domain,
-        "search_data": str(asked_of),
-        "search_data_sha256": file_hash(asked_of),
-        "test_data": str(tested_on),
-        "test_data_sha256": file_hash(tested_on),
-        "left_out": {"search": asked_left_out, "test": left_out},
-        "counts_fingerprint": counts.fingerprint,
-        "draft_identity": draft.identity,
+    settings = {
         "target_identity": target.identity,
-        "vocab_size": width,
-        "trained_k": trained,
-        "required": len(required),
-        "machine": report.machine,
-        "counted_or_required": int(rank_ids(counts.array("search"), required).size),
-        "trained_covers_of_counts": covered,
-        "trained_ids_first_by_counts": int(np.isin(own, by_counts[:trained]).sum()),
-        "command": command_line("bench_objective.py", argv),
-        **figures_of(report, first, names, curve, choices, values),
+        "vocab_size": target.vocab_size,
+        **{name: getattr(args, name) for name in (*NUMBERS, "longest_prompt", "dtype")},
     }
-    text = markdown(found)
-    write_results(args.output, found, text, draw(found))
-    print(text)
+    domains = {
+        place.parent.name: measured_before(place.parent, settings)
+        for place in sorted(args.output.glob(f"*/{FIGURES}"))
+    }
+    trained = rows_of(draft, target)
+    counts = counts_of(target, args.counts, asked_of, heldout=HELDOUT)
+    rows = list(search_rows(asked_of, HELDOUT, target.vocab_size))
+    longest, tokenizer = args.longest_prompt, target.tokenizer
+    asked, asked_left_out = spread_prompts(rows, tokenizer, args.search_prompts, longest)
+    # All that can be refused is refused first; nothing else reads the test data.
+    tested, left_out = spread_prompts(tested_on, tokenizer, args.prompts, longest)
+    call = {
+        "format": FORMAT,
+        **settings,
+        "draft": draft.identity,
+        "counts": counts.fingerprint,
+        "asked": asked,
+        "tested": tested,
+    }
+    if domains.get(domain, {}).get("call") == digest_of(call):
+        print(f"{domain} is of this call already; delete {args.output / domain} to measure anew")
+    else:
+        own = draft.model("auto").vocabulary.ids.numpy()
+        order = by_need(counts.array("search"), required_ids(target), own)
+        heads = Heads(draft, target, trained, order)
+        domains[domain] = {
+            "target": args.target,
+            "settings": settings,
+            "call": digest_of(call),
+            "command": command,
+            "domain": domain,
+            "draft": draft.name,
+            "draft_identity": draft.identity,
+            "search_data": str(asked_of),
+            "search_data_sha256": file_hash(asked_of),
+            "test_data": str(tested_on),
+            "test_data_sha256": file_hash(tested_on),
+            "left_out": {"search": asked_left_out, "test": left_out},
+            "counts": None if args.counts is None else str(args.counts),
+            "counts_fingerprint": counts.fingerprint,
+            **measure(domain, heads, counts, asked, tested, args),
+        }
+        one = domains[domain]
+        write_results(args.output / domain, one, markdown(one), draw(one))
+    told = summary_of(dict(sorted(domains.items())))
+    found = {"target": args.target, "settings": settings, **told}
+    text = summary(found)
+    write_results(args.output, found, text, draw_summary(found))
+    print(f"{markdown(domains[domain])}\n\n{text}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    args = arguments(argv)
+    with ended_after(args.minutes):
+        run(args, command_line("bench_objective.py", argv))
 
 
 if __name__ == "__main__":

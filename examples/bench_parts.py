@@ -1,15 +1,11 @@
-"""What bench_decoding.py and bench_objective.py share: a draft's other rows, prompts, results.
+"""What benchmarks of drafts measure: drafts as named, with other rows; counts, prompts.
 
 Drafts are measured by `measured` of bench_trained_draft.py; this is no program of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import io
-import json
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,13 +21,43 @@ from vtrim_hf.chat_rendering import ChatRenderer
 from vtrim_hf.chat_rows import read_row
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.prompt_reading import PromptReader
-from vtrim_hf.vocabulary import tokenizer_fingerprint, write_atomically
+from vtrim_hf.vocabulary import tokenizer_fingerprint
+
+WEIGHTS = "model.safetensors"
 
 # --- drafts ----------------------------------------------------------------------------------
 
 
+def constant(model: Any) -> Any:
+    """Let a draft draft the same number of tokens in every round, whatever it was saved with."""
+    model.generation_config.num_assistant_tokens_schedule = "constant"
+    return model
+
+
+class Constant:
+    """A model that drafts the same number of tokens in every round.
+
+    Args:
+        draft: the model.
+    """
+
+    def __init__(self, draft: NamedModel) -> None:
+        self._draft = draft
+
+    @property
+    def identity(self) -> str:
+        """A text that is the same for the same model only."""
+        return f"constant:{self._draft.identity}"
+
+    def model(self, dtype: str) -> Any:
+        """Return the model."""
+        return constant(self._draft.model(dtype))
+
+
 class OtherRows:
     """A trained draft with other rows: its own where it has them, else the target's; never saved.
+
+    It drafts the same number of tokens in every round.
 
     Args:
         draft: the trained draft.
@@ -47,7 +73,7 @@ class OtherRows:
     def identity(self) -> str:
         """A text that is the same for the same draft only."""
         rows = hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
-        return f"rows:{rows}:{self._draft.identity}:{self._target.identity}"
+        return f"constant:rows:{rows}:{self._draft.identity}:{self._target.identity}"
 
     def model(self, dtype: str) -> Any:
         """Return the draft, in the dtype that is measured in."""
@@ -61,7 +87,24 @@ class OtherRows:
             made: Any = trained.extend(vocabulary, self._target.model(dtype))
         else:
             made = trained.retrim(vocabulary)
-        return made.to(getattr(torch, dtype))
+        return constant(made.to(getattr(torch, dtype)))
+
+
+def weights_hash(draft: NamedModel) -> str:
+    """Return the sha256 of a draft's weights, whatever else lies beside them or is put there.
+
+    Raises:
+        OSError: if it has no file of weights.
+    """
+    place = Path(draft.name) / WEIGHTS
+    if draft.commit is not None:
+        from huggingface_hub import hf_hub_download
+
+        place = Path(hf_hub_download(draft.name, WEIGHTS, revision=draft.commit))
+    if not place.is_file():
+        raise FileNotFoundError(f"{place} is missing: a draft that was saved or trained has it")
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def named_drafts(words: Sequence[str]) -> dict[str, NamedModel]:
@@ -117,7 +160,7 @@ def check_rows(report: DecodeReport, expected: Mapping[str, int]) -> None:
         if found != rows:
             raise ValueError(
                 f"{name} must have {rows:,} rows and was measured with {found:,}: delete the "
-                "output folder and measure anew"
+                "folder that --work names and measure anew"
             )
         if entry.drafted_outside_vocabulary:
             raise ValueError(
@@ -231,68 +274,3 @@ def search_rows(data: Path, heldout: float, vocab_size: int) -> Iterator[Any]:
             continue
         if place < rules.blocks:
             yield row.row
-
-
-# --- telling ---------------------------------------------------------------------------------
-
-
-def command_line(script: str, argv: Sequence[str] | None) -> str:
-    """Return what a report says it was made by."""
-    words = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", f"examples/{script}", *words])
-
-
-def told(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that figures are told with, as JSON values."""
-    return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in vars(args).items()
-        if name != "output"
-    }
-
-
-def file_hash(path: Path) -> str:
-    """Return what tells a file's content apart: the first 16 hex digits of its sha256."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def machine_line(machine: Mapping[str, Any]) -> str:
-    """Say where it was measured."""
-    versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items() if v)
-    return (
-        f"{machine['gpu'] or machine['cpu']}, {machine['threads']} threads of {machine['cores']} "
-        f"cores, Python {machine['python']}, {versions}"
-    )
-
-
-def spread(found: Mapping[str, float]) -> str:
-    """Write a median with its 95 % interval."""
-    return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
-
-
-def change(found: Mapping[str, float]) -> str:
-    """Write a ratio as a change in percent, with its 95 % interval."""
-    median, low, high = (100 * (found[name] - 1) for name in ("median", "low", "high"))
-    return f"{median:+.1f} % ({low:+.1f} to {high:+.1f})"
-
-
-def shown(value: float | None, form: str) -> str:
-    """Write a number, or nothing where there is none."""
-    return "" if value is None else format(value, form).replace("%", " %")
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table, line by line."""
-    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
-
-
-def write_results(output: Path, found: Mapping[str, Any], report: str, figure: Any) -> None:
-    """Write report.png, report.md and, last, figures.json."""
-    output.mkdir(parents=True, exist_ok=True)
-    stream = io.BytesIO()
-    figure.savefig(stream, dpi=130, format="png", metadata={"Software": None})
-    write_atomically(output / "report.png", stream.getvalue())
-    write_atomically(output / "report.md", report.encode())
-    figures = json.dumps(found, indent=1, allow_nan=False) + "\n"
-    write_atomically(output / "figures.json", figures.encode())

@@ -14,146 +14,48 @@ score. In bfloat16 near-ties round otherwise where several tokens are verified a
 scores are told, and the share of same texts. Scores come from the package's `evaluate` modules,
 and beside them the acceptance length, and which share of what the target said the draft can say.
 
-`--draft DRAFT` is for all tasks, `--draft math=DRAFT` for one, again and again. Prompts begin with
-the first short conversations of the training part (`--shots`): without any, small targets hardly
-ever answer in the form that is asked for, and all scores are near 0.
+`--draft DRAFT` is for all tasks, `--draft math=DRAFT` for one, again and again; tasks that have a
+draft are measured, or those that `--tasks` names. Prompts begin with the first short conversations
+of the training part (`--shots`): without any, small targets hardly ever answer in the form that is
+asked for, and all scores are near 0.
 
 40 prompts take about 20 minutes a task with SmolLM2 on 2 cores (estimated: 30 s for the four
-answers to a prompt), so an hour in all; `--tasks` takes them one by one. The same command goes on
-where it was interrupted. OUTPUT holds report.md, figures.json and all answers.
+answers to a prompt), so an hour in all. After `--minutes` it ends, wherever it is, and the same
+command goes on; what OUTPUT holds of other tasks, by the same target, stays. OUTPUT holds
+report.md and figures.json, WORK all answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-from bench_parts import command_line
+from bench_results import (
+    FIGURES,
+    REPORT,
+    add_places,
+    command_line,
+    ended_after,
+    machines_of,
+    measured_before,
+)
+from task_answers import answer_all, scored
 from task_quality_report import DTYPES, markdown
-from task_questions import TASKS, Questions, Task, read_questions
-from tqdm.auto import tqdm
+from task_questions import TASKS, Questions, read_questions
 
 from vtrim_hf import check_pair
 from vtrim_hf.chat_data import open_chat_data
-from vtrim_hf.decoding_prompts import prepare_prompts
-from vtrim_hf.decoding_runs import DecodingRuns
-from vtrim_hf.decoding_ways import machine_facts, plain_ways, ways
+from vtrim_hf.decoding_ways import machine_facts
 from vtrim_hf.kept_rows import KeptRows
-from vtrim_hf.metrics import metric_path
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.vocabulary import write_atomically
 
-NEAR_TIE_STEPS = 2
 FORMAT = 1  # raise it when answers would be found or scored otherwise
-
-
-def each_draft(by_position: Sequence[int], drafts: int) -> list[int]:
-    """Return one length a draft, in ascending order.
-
-    Args:
-        by_position: how many drafts reach each position.
-        drafts: how many there are.
-    """
-    reached = itertools.pairwise([drafts, *by_position, 0])
-    return [
-        length for length, (here, further) in enumerate(reached) for _ in range(here - further)
-    ]
-
-
-@torch.no_grad()
-def parting(
-    target: Any, prompt: torch.Tensor, alone: Sequence[int], other: Sequence[int]
-) -> dict[str, Any]:
-    """Say where two texts part, and whether the two tokens are as good as equal there."""
-    pairs = enumerate(itertools.zip_longest(alone, other))
-    position = next(at for at, (one, two) in pairs if one != two)
-    found: dict[str, Any] = {"position": position, "gap": None, "near_tie": False}
-    if position < min(len(alone), len(other)):
-        said = torch.tensor([alone[:position]], dtype=prompt.dtype, device=prompt.device)
-        logits = target(torch.cat([prompt, said], dim=1), logits_to_keep=1).logits[0, -1].float()
-        gap = float((logits[alone[position]] - logits[other[position]]).abs())
-        step = torch.finfo(target.dtype).eps * max(1.0, float(logits.abs().max()))
-        found |= {"gap": gap, "near_tie": gap <= NEAR_TIE_STEPS * step}
-    return found
-
-
-def answer_all(
-    target: Any, draft: Any, questions: Questions, new_tokens: int, kept: KeptRows, title: str
-) -> None:
-    """Answer every prompt alone and with the draft; what is kept already is not done again."""
-    run = DecodingRuns(
-        model=target,
-        kwargs={},
-        max_new_tokens=new_tokens,
-        do_sample=False,
-        seed=0,
-        tokenizer=None,
-    )
-    alone, drafted = plain_ways(target, [])[0][0], ways(target, {"draft": draft})[0]
-    every = prepare_prompts(
-        questions.prompts,
-        device=target.device,
-        max_positions=getattr(target.config.get_text_config(), "max_position_embeddings", None),
-        max_new_tokens=new_tokens,
-    )
-    with drafted:
-        for index in tqdm(range(len(kept.rows), len(every)), desc=title, disable=None):
-            said, _ = run.call(alone, every[index], index, clocks="none")
-            other, tally = run.call(drafted, every[index], index, clocks="none")
-            row = {
-                "plain": said,
-                "draft": other,
-                "accepted": each_draft(tally.accepted, tally.verified_drafts),
-                "drafted": each_draft(tally.drafted, tally.verified_drafts),
-                "parting": None,
-            }
-            if said != other:
-                row["parting"] = parting(target, every[index]["input_ids"], said, other)
-            kept.add(row)
-
-
-def scored(
-    task: Task,
-    rows: Sequence[Mapping[str, Any]],
-    right: Sequence[str],
-    tokenizer: Any,
-    kept_ids: Any,
-) -> dict[str, Any]:
-    """Score all answers, and what the draft did for them."""
-    import evaluate
-
-    def computed(name: str, **inputs: Any) -> Any:
-        return evaluate.load(metric_path(name), keep_in_memory=True).compute(**inputs)
-
-    texts = {
-        way: [tokenizer.decode(row[way], skip_special_tokens=True) for row in rows]
-        for way in ("plain", "draft")
-    }
-    taken, drafted, said = (
-        [row[part] for row in rows] for part in ("accepted", "drafted", "plain")
-    )
-    partings = [{"prompt": at, **row["parting"]} for at, row in enumerate(rows) if row["parting"]]
-    return {
-        **{
-            way: computed(task.metric, predictions=some, references=list(right))
-            for way, some in texts.items()
-        },
-        "identical": [len(rows) - len(partings), len(rows)],
-        "partings": partings,
-        "acceptance_length": computed("acceptance_length", predictions=taken, drafted=drafted)
-        if any(taken)
-        else None,
-        "token_coverage": None
-        if kept_ids is None
-        else computed("token_coverage", predictions=said, kept_ids=kept_ids, tokenizer=tokenizer),
-    }
 
 
 def measure(
@@ -161,7 +63,7 @@ def measure(
     target: NamedModel,
     draft: NamedModel,
     questions: Questions,
-    output: Path,
+    work: Path,
     call: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Answer and score one task in both dtypes, or go on; return its figures."""
@@ -172,12 +74,12 @@ def measure(
         model, small = target.model(dtype), draft.model(dtype)
         check_pair(model, small, tokenizer=tokenizer)
         found |= {
-            "machine": machine_facts(model),
+            "machines": machines_of([*found.get("machines", ()), machine_facts(model)]),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "draft_vocab_size": small.config.draft_vocab_size,
         }
-        place = {"dtype": dtype, "machine": found["machine"]}
-        kept = KeptRows.beside(output / f"{name}_{dtype}.json", {**call, **place})
+        place = {"dtype": dtype, "machine": machine_facts(model)}
+        kept = KeptRows.beside(work / f"{name}_{dtype}.json", {**call, **place})
         if kept.rows:
             print(f"{name}, {dtype}: going on, {len(kept.rows)} prompts are answered already")
         answer_all(model, small, questions, new_tokens, kept, f"{name}, {dtype}")
@@ -194,14 +96,18 @@ def measure(
         for rows in zip(*(kept.rows for kept in every), strict=True)
     ]
     lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-    write_atomically(output / f"{name}_answers.jsonl", lines.encode())
+    write_atomically(work / f"{name}_answers.jsonl", lines.encode())
     for kept in every:
         kept.remove()
     return found
 
 
-def named(words: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
+def named(words: Sequence[str], tasks: Sequence[str] | None) -> dict[str, str]:
     """Return the draft of each task: TASK=DRAFT is for one of them, DRAFT for all others.
+
+    Args:
+        words: what names drafts.
+        tasks: what is measured; None for every task that has a draft.
 
     Raises:
         ValueError: naming a task that has none.
@@ -210,6 +116,8 @@ def named(words: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, place = word.partition("=")
         own |= {name: place} if equals and name in TASKS else {"": word}
+    if tasks is None:
+        tasks = [task for task in TASKS if task in own or "" in own]
     for task in tasks:
         if task not in own and "" not in own:
             raise ValueError(f"{task} has no draft: give --draft {task}=DRAFT, or leave it out")
@@ -222,35 +130,41 @@ def parsed(argv: Sequence[str] | None) -> Any:
     parser.add_argument("--data", type=Path, required=True, help="what build_domains.py made")
     parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
     parser.add_argument("--draft", action="append", required=True, help="DRAFT or TASK=DRAFT")
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS], metavar="TASK")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=TASKS, metavar="TASK", help="default: all that have a draft"
+    )
     parser.add_argument("--prompts", type=int, default=40, help="of each task")
     parser.add_argument("--shots", type=int, default=2, help="conversations before each prompt")
     parser.add_argument("--max-new-tokens", type=int, help="default: by task, 128 to 256")
     parser.add_argument("--max-prompt-tokens", type=int, default=2048)
-    parser.add_argument("--output", type=Path, default=Path("examples/evidence/task_quality"))
+    add_places(parser, "quality")
     args = parser.parse_args(argv)
+    try:
+        args.drafts = named(args.draft, args.tasks)
+    except ValueError as error:
+        parser.error(str(error))
+    args.tasks = [*args.drafts]
     if args.max_new_tokens is None:
         args.new_tokens = {name: TASKS[name].new_tokens for name in args.tasks}
     else:
         args.new_tokens = dict.fromkeys(args.tasks, args.max_new_tokens)
     if min(args.prompts, args.max_prompt_tokens, *args.new_tokens.values()) < 1 or args.shots < 0:
         parser.error("numbers must be at least 1, --shots at least 0")
-    try:
-        args.drafts = named(args.draft, args.tasks)
-    except ValueError as error:
-        parser.error(str(error))
     return args
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark."""
-    args = parsed(argv)
+def run(args: Any, command: str) -> None:
+    """Answer and score every task that is not measured yet.
+
+    Raises:
+        SystemExit: if a draft changed a text in float32.
+    """
     target = NamedModel(args.target)
-    figures = args.output / "figures.json"
-    found = json.loads(figures.read_text("utf-8")) if figures.is_file() else {}
-    if found.get("target_identity") != target.identity:
-        found = {"target": args.target, "target_identity": target.identity, "tasks": {}}
-    args.output.mkdir(parents=True, exist_ok=True)
+    figures, settings = args.output / FIGURES, {"target_identity": target.identity}
+    tasks = measured_before(args.output, settings).get("tasks", {})
+    found: dict[str, Any] = {"target": args.target, "settings": settings, "tasks": tasks}
+    for folder in (args.output, args.work):
+        folder.mkdir(parents=True, exist_ok=True)
     for name in args.tasks:
         data, draft = args.data / name, NamedModel(args.drafts[name])
         questions = read_questions(
@@ -268,10 +182,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{name} in {figures} is of this call already; delete it to measure anew")
             continue
         identify = open_chat_data(str(data / "test.jsonl")).identity
-        measured = measure(name, target, draft, questions, args.output, call)
+        measured = measure(name, target, draft, questions, args.work, call)
         found["tasks"][name] = {
             "call": call,
-            "command": command_line("bench_task_quality.py", argv),
+            "command": command,
             "draft": args.drafts[name],
             "data": str(data / "test.jsonl"),
             "data_fingerprint": (identify() if identify else "").rpartition("=")[2],
@@ -283,14 +197,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             "evaluate": metadata.version("evaluate"),
             **measured,
         }
-        found["parameters"] = measured["parameters"]
         found["tasks"] = {
             known: found["tasks"][known] for known in TASKS if known in found["tasks"]
         }
         write_atomically(figures, (json.dumps(found, indent=1) + "\n").encode())
-        write_atomically(args.output / "report.md", markdown(found).encode())
+        write_atomically(args.output / REPORT, markdown(found).encode())
     text = markdown(found)
-    write_atomically(args.output / "report.md", text.encode())
+    write_atomically(args.output / REPORT, text.encode())
     print(text)
     changed = [
         f"{name}, prompt {apart['prompt']}, token {apart['position']}"
@@ -302,6 +215,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(
             "a draft changed a text in float32, at no near-tie: " + "; ".join(changed)
         )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    args = parsed(argv)
+    with ended_after(args.minutes):
+        run(args, command_line("bench_task_quality.py", argv))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_parts import weights_hash
 
 from vtrim_hf import DecodeReport
 from vtrim_hf.chat_data import open_chat_data
@@ -138,6 +139,7 @@ def figures_of(report: DecodeReport, identity: DecodeReport, facts: Mapping[str,
         "acceptance_by_position": {
             name: list(entry.acceptance_by_position) for name, entry in drafts.items()
         },
+        "draft_ms_a_token": {name: entry.draft_step_ms for name, entry in drafts.items()},
         "head_share": {name: entry.share_by_part["draft_head"] for name, entry in drafts.items()},
         "identical_in_float32": [
             sum(row["entries"]["draft"]["identical"] for row in identity.rows),
@@ -222,7 +224,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"{args.data} holds {len(prompts)} prompts, asked for {args.prompts}")
     drafts: dict[str, Loadable] = {"draft": trained, "full": ExtendedDraft(trained, target)}
     if args.trained_full:
-        drafts["trained_full"] = NamedModel(args.trained_full)
+        whole = NamedModel(args.trained_full)
+        rows = whole.config.draft_vocab_size
+        if rows != target.vocab_size:
+            raise SystemExit(
+                f"--trained-full {whole} has {rows:,} rows, the target's vocabulary "
+                f"{target.vocab_size:,}: name a draft of vtrim train --vocabulary full"
+            )
+        drafts["trained_full"] = whole
     if args.threshold is not None:
         drafts = {name: WithThreshold(draft, args.threshold) for name, draft in drafts.items()}
     same = {"max_new_tokens": args.max_new_tokens, "draft_length": args.draft_length}
@@ -245,6 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{name: value for name, value in vars(args).items() if name != "output"},
         "data_fingerprint": None if identify is None else identify(),
         "draft_identity": trained.identity,
+        "draft_weights": weights_hash(trained),
         "target_identity": target.identity,
         "command": shlex.join(["python", "examples/bench_trained_draft.py", *words]),
     }

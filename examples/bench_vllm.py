@@ -12,8 +12,8 @@ prompts of DOMAIN/test.jsonl, in turns, and only one computes at a time.
 several times. The engines take a few GB of memory each, one of them for the cache (the variable
 VLLM_CPU_KVCACHE_SPACE). A domain takes about 15 minutes of 2 cores for each number of texts at a
 time (`--concurrency`), so name a few domains a call: what OUTPUT holds of other domains, measured
-alike, stays. After `--minutes` (85) it ends, and the same command goes on, as it does after a
-kill. OUTPUT then holds report.md, figures.json and report.png.
+alike, stays. After `--minutes` it ends, and the same command goes on, as it does after a kill.
+OUTPUT holds report.md, figures.json and report.png; WORK what is not yet finished.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from bench_results import (
+    FIGURES,
+    PICTURE,
+    REPORT,
+    add_places,
+    command_line,
+    digest_of,
+    machines_of,
+    measured_before,
+)
 from vllm_domains import domains_of, prepare, prompts_of
 from vllm_engine import Engines, installed
 from vllm_report import FULL, TRIMMED, WAYS, cell_of, draw, markdown
@@ -42,6 +50,7 @@ from vtrim_hf.named_models import NamedModel
 from vtrim_hf.vocabulary import write_atomically
 
 DIGITS = 16  # of a text's hash
+NUMBERS = ("prompts", "max_prompt_tokens", "max_new_tokens", "draft_length", "rounds")
 
 Say = Callable[[str], None]
 
@@ -112,63 +121,45 @@ def measure(
 
 def finish(found: Mapping[str, Any], output: Path) -> None:
     """Write what is known so far."""
-    draw(found, output / "report.png")
-    write_atomically(output / "report.md", markdown(found).encode())
-    write_atomically(output / "figures.json", (json.dumps(found, indent=1) + "\n").encode())
-
-
-def measured_before(output: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the domains that OUTPUT holds.
-
-    Raises:
-        SystemExit: if they were measured otherwise.
-    """
-    place = output / "figures.json"
-    if not place.is_file():
-        return {}
-    there = json.loads(place.read_text(encoding="utf-8"))
-    other = [name for name, value in settings.items() if there["settings"].get(name) != value]
-    if other:
-        raise SystemExit(
-            f"{place} was measured with {other[0]} {there['settings'].get(other[0])}, now it is "
-            f"{settings[other[0]]}: name another --output, or delete that file"
-        )
-    domains: dict[str, Any] = there["domains"]
-    return domains
+    draw(found, output / PICTURE)
+    write_atomically(output / REPORT, markdown(found).encode())
+    write_atomically(output / FIGURES, (json.dumps(found, indent=1) + "\n").encode())
 
 
 def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
     """Measure every domain that is not measured yet."""
     deadline = time.monotonic() + 60 * args.minutes
     domains, target = domains_of(args.draft, args.data), NamedModel(args.target)
-    machine = machine_facts(SimpleNamespace(device=torch.device("cpu")))
+    (machine,) = machines_of([machine_facts(SimpleNamespace(device=torch.device("cpu")))])
+    there = installed(args.vllm_python)
     settings = {
-        "target": args.target,
         "target_identity": target.identity,
-        **{
-            name: getattr(args, name)
-            for name in ("prompts", "max_new_tokens", "draft_length", "rounds", "concurrency")
-        },
-        "dtype": args.dtype,
-        "machine": {name: machine[name] for name in ("cpu", "cores", "system")},
-        **installed(args.vllm_python),
+        **{name: getattr(args, name) for name in (*NUMBERS, "concurrency", "dtype")},
+        "environment": there["environment"],
     }
-    found = {"settings": settings, "domains": measured_before(args.output, settings)}
+    place = {
+        "machine": {name: machine[name] for name in ("cpu", "cores", "system")},
+        "versions": there["versions"],
+        "exported_with": machine["versions"],
+    }
+    before = measured_before(args.output, settings).get("domains", {})
+    found: dict[str, Any] = {"target": args.target, "settings": settings, "domains": before}
     every = {
         domain.name: prompts_of(domain, target.tokenizer, args.prompts, args.max_prompt_tokens)
         for domain in domains
     }
     room = args.max_prompt_tokens + args.max_new_tokens + args.draft_length + 1
-    exports = args.output / "exports"
-    with Engines(args.vllm_python, args.output / "logs") as engines:
+    args.output.mkdir(parents=True, exist_ok=True)
+    exports, logs = args.work / "exports", args.work / "logs"
+    with Engines(args.vllm_python, logs) as engines:
         for domain in domains:
-            prompts = every[domain.name]
+            prompts, longer = every[domain.name]
             call = {**settings, "draft": domain.draft.identity, "prompts": prompts}
-            digest = hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()
+            digest = digest_of(call)
             if found["domains"].get(domain.name, {}).get("call") == digest:
                 say(f"{domain.name} is measured already; delete {args.output} to measure anew")
                 continue
-            kept = KeptRows.beside(args.output / f"{domain.name}.json", call)
+            kept = KeptRows.beside(args.work / f"{domain.name}.json", {**call, **place})
             if kept.rows:
                 say(f"{domain.name}: going on, {len(kept.rows)} answers of all prompts are done")
             rows = prepare(domain, target, args.dtype, exports / domain.name)
@@ -177,8 +168,8 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
                 for way in WAYS
             }
             for way in (TRIMMED, FULL):
-                place = (exports / domain.name / way).resolve()
-                asked[way] |= {"draft": str(place), "drafted": args.draft_length}
+                export = (exports / domain.name / way).resolve()
+                asked[way] |= {"draft": str(export), "drafted": args.draft_length}
             measure(domain.name, prompts, settings, asked, engines, kept, deadline, say)
             cells = {
                 str(at_once): cell_of(row for row in kept.rows if row["at_once"] == at_once)
@@ -188,6 +179,8 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
                 "call": digest,
                 "command": command,
                 **domain.facts,
+                **place,
+                "longer": longer,
                 "vocab_size": target.vocab_size,
                 "head_rows": rows,
                 "cells": cells,
@@ -195,7 +188,7 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
             finish(found, args.output)
             kept.remove()
     shutil.rmtree(exports, ignore_errors=True)
-    shutil.rmtree(args.output / "logs", ignore_errors=True)
+    shutil.rmtree(logs, ignore_errors=True)
     print(markdown(found))
 
 
@@ -219,16 +212,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--concurrency", type=int, nargs="+", default=[1], help="texts at a time, such as 1 4"
     )
     parser.add_argument("--dtype", default="bfloat16", help="of target and drafts")
-    parser.add_argument("--minutes", type=float, default=85.0, help="after which it ends")
-    parser.add_argument("--output", type=Path, default=Path("examples/evidence/vllm"))
+    add_places(parser, "vllm")
     args = parser.parse_args(argv)
-    numbers = ("prompts", "max_prompt_tokens", "max_new_tokens", "draft_length", "rounds")
-    if min(*(getattr(args, name) for name in numbers), *args.concurrency) < 1:
+    if min(*(getattr(args, name) for name in NUMBERS), *args.concurrency) < 1:
         parser.error("all numbers must be at least 1")
     if len(set(args.concurrency)) < len(args.concurrency):
         parser.error("--concurrency names a number twice")
-    words = sys.argv[1:] if argv is None else argv
-    run(args, shlex.join(["python", "examples/bench_vllm.py", *words]))
+    run(args, command_line("bench_vllm.py", argv))
 
 
 if __name__ == "__main__":

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench_parts import change, machine_line, shown, spread, table
-
-# arXiv 2603.05210; throughput and latency are one measurement there: 1 / 1.196 = 0.836.
-PAPER = {"ner": (6_521, 0.196, -0.164), "function_calling": (4_380, 0.100, -0.091)}
-PAPER_OOD = (0.022, 0.067)
-PAPER_OOD_SETS = ("mt_bench", "gsm8k", "humaneval", "math500", "aime24")
+from bench_results import change, machine_lines, shown, spread, table
+from paper_figures import (
+    PAPER_ALPHA,
+    PAPER_FAR_GAIN,
+    PAPER_FAR_SETS,
+    PAPER_GAIN,
+    PAPER_K,
+    PAPER_WIDTH,
+)
 
 WAYS = {
-    "trimmed": "the draft as it was trained, with the vocabulary that the search chose",
+    "trimmed": "the draft as it was trained",
+    "optimised": "the same with the k* ids that the search chooses of the domain's counts: the "
+    f"best utility at alpha = {PAPER_ALPHA}, required ids included, with no floor under k",
     "full": "the same with rows for the whole vocabulary (`extend`)",
     "fixed": "the same with so many tokens of general text, the most frequent and required ones",
     "trained_full": "a draft that was trained with the whole vocabulary",
@@ -22,19 +27,30 @@ WAYS = {
     "assistant": "Transformers' assisted decoding with a small model",
 }
 
-COMPARABLE = """\
+COLUMNS = """\
+Tokens a forward: new tokens over forward passes of the target, both without the first of each
+prompt, which reads it. The acceptance length is 1 + accepted over verified drafts. `lookup` often
+has nothing to propose; such rounds count as forwards, but verify no draft, so it is given no
+acceptance length: one of its lucky rounds alone would look like more than it is."""
+
+_ONE_MEASUREMENT = ", ".join(
+    f"1 / {1 + faster:.3f} = {1 + shorter:.3f}" for faster, shorter in PAPER_GAIN.values()
+)
+COMPARABLE = f"""\
 What can be compared is the sign and the order of size, no more. The paper's target is
-Llama-3.1-8B-Instruct (V = 128,256), its drafts were trained by SpecForge and served by SGLang, on
-an A100 as we are told at second hand. Its batch size, its draft length and whether it compares
-with the whole vocabulary or with EAGLE-3's usual 32,000 tokens are not known to us: hence both
-here. Its latency and throughput are one measurement (1 / 1.196 = 0.836, 1 / 1.100 = 0.909), and so
-are ours. Its domains are other data.
+Llama-3.1-8B-Instruct (V = {PAPER_WIDTH:,}), its drafts were trained by SpecForge and served by
+SGLang, on an A100 as we are told at second hand. Its batch size, its draft length and whether it
+compares with the whole vocabulary or with EAGLE-3's usual 32,000 tokens are not known to us: hence
+both here. Its latency and throughput are one measurement ({_ONE_MEASUREMENT}), and
+so are ours. Its domains are other data.
 
 Two things may make our gains larger than they would be there. The smaller the target, the larger a
 part of a round is its draft's head, on a CPU above all. And `full` and `fixed` are the same draft
 with rows of the target that it was not trained with, which costs them acceptance; of the wide
 heads only `trained_full`, where it was measured, has rows that were trained. A smaller V than
-128,256 makes gains smaller: the head of the whole vocabulary costs in proportion."""
+{PAPER_WIDTH:,} makes gains smaller: the head of the whole vocabulary costs in proportion."""
+
+# --- beside the paper ------------------------------------------------------------------------
 
 
 def beside_the_paper(sets: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -44,62 +60,106 @@ def beside_the_paper(sets: Mapping[str, Any]) -> list[dict[str, Any]]:
         sets: figures by case; those of a domain's own test prompts are `NAME_on_NAME`.
 
     Returns:
-        Rows: what is claimed, the paper's change as low and high, and our ratios by what the
-        trimmed draft is compared with, none if it is not measured.
+        Rows: what is claimed; the domain of the draft that is measured for it; the paper's k and
+        its change as low and high, where it has them; and ours by vocabulary: k, and the ratios by
+        what it is compared with. None is not measured.
     """
     rows = []
-    for name, (k, faster, shorter) in PAPER.items():
+    for name, gains in PAPER_GAIN.items():
         one = sets.get(f"{name}_on_{name}")
-        for claim, paper, key in (
-            ("throughput", faster, "trimmed_over"),
-            ("latency", shorter, "seconds_of_trimmed_over"),
+        for claim, paper, kind in zip(
+            ("throughput", "latency"), gains, ("", "seconds_of_"), strict=True
         ):
             rows.append(
                 {
                     "claim": f"{name}: {claim}",
-                    "paper_k": k,
+                    "draft": name,
+                    "paper_k": PAPER_K[name],
                     "paper": [paper, paper],
-                    "ours": None if one is None else _against_others(one, key),
+                    "ours": None if one is None else _ours(one, kind),
                 }
             )
     far = {one["set"]: one for one in sets.values() if one["out_of_distribution"]}
-    for name in dict.fromkeys((*PAPER_OOD_SETS, *far)):
-        of_paper = name in PAPER_OOD_SETS
+    for name in dict.fromkeys((*PAPER_FAR_SETS, *far)):
+        of_paper = name in PAPER_FAR_SETS
         rows.append(
             {
                 "claim": f"out of distribution, {name}: throughput",
-                "paper_k": 13_264,
-                "paper": [*PAPER_OOD] if of_paper else None,
-                "ours": _against_others(far[name], "trimmed_over") if name in far else None,
+                "draft": far[name]["draft"] if name in far else "general",
+                "paper_k": PAPER_K["general"] if of_paper else None,
+                "paper": [*PAPER_FAR_GAIN] if of_paper else None,
+                "ours": _ours(far[name], "") if name in far else None,
             }
         )
     return rows
 
 
-def _against_others(one: Mapping[str, Any], key: str) -> dict[str, Any]:
-    kinds = ("full", "fixed", "trained_full")
-    return {name: way[key] for name, way in one["ways"].items() if name.startswith(kinds)}
+def _ours(one: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what trimmed vocabularies are worth against wide ones, one after the other."""
+    wide = ("full", "fixed", "trained_full")
+    found = {}
+    for name in ("optimised", "trimmed"):
+        if name in one["ways"]:
+            found[name] = {
+                "k": one["ways"][name]["head_rows"],
+                "over": {
+                    other: way[f"{kind}{name}_over"]
+                    for other, way in one["ways"].items()
+                    if other.startswith(wide)
+                },
+            }
+    return found
+
+
+def _claims(found: Mapping[str, Any]) -> list[str]:
+    rows, claimed = [], found["beside_the_paper"]
+    others = dict.fromkeys(
+        name for row in claimed for one in (row["ours"] or {}).values() for name in one["over"]
+    )
+    for row in claimed:
+        paper = "" if row["paper"] is None else _percents(row["paper"])
+        head = [row["claim"], paper, shown(row["paper_k"], ",d")]
+        if row["ours"] is None:
+            how = f"`make bench-decoding DRAFTS={row['draft']}=FOLDER` measures it"
+            rows.append([*head, f"not measured: {how}", *[""] * len(others)])
+        for name, one in (row["ours"] or {}).items():
+            cells = [
+                change(one["over"][other]) if other in one["over"] else "" for other in others
+            ]
+            rows.append([*head, f"`{name}`, k = {one['k']:,}", *cells])
+    heads = ["trimming", "the paper", "its k", "ours", *(f"over `{name}`" for name in others)]
+    return table(heads, rows)
+
+
+def _percents(pair: list[float]) -> str:
+    low, high = (f"{100 * value:+.1f} %" for value in pair)
+    return low if low == high else f"{low} to {high}"
+
+
+# --- all sets --------------------------------------------------------------------------------
 
 
 def markdown(found: Mapping[str, Any]) -> str:
     """Return what people read."""
-    sets = found["sets"]
-    longest = found["longest_prompt"]
+    sets, settings = found["sets"], found["settings"]
+    longest = settings["longest_prompt"]
     lines = [
         f"# Trained drafts for {found['target']}, in their domain and outside",
         "",
-        f"{found['prompts']} prompts of each set, evenly from all over its file; greedy, at most "
-        f"{found['max_new_tokens']} new tokens, n = {found['draft_length']} drafted a round by "
-        f"every way, no threshold, {found['dtype']}. All ways take turns on each prompt; medians "
-        "over the prompts with 95 % bootstrap intervals. V = "
-        f"{found['vocab_size']:,}. `plain` is the target alone, in the faster of bfloat16 and "
+        f"{settings['prompts']} prompts of each set, evenly from all over its file; greedy, at "
+        f"most {settings['max_new_tokens']} new tokens, n = {settings['draft_length']} drafted a "
+        f"round by every way, no threshold, {settings['dtype']}. All ways take turns on each "
+        "prompt; medians over the prompts with 95 % bootstrap intervals. V = "
+        f"{settings['vocab_size']:,}. `plain` is the target alone, in the faster of bfloat16 and "
         "float32.",
         "",
-        *dict.fromkeys(machine_line(one["machine"]) for one in sets.values()),
+        *machine_lines({name: one["machines"] for name, one in sets.items()}),
         "",
-        f"    {found['command']}",
+        *dict.fromkeys(f"    {one['command']}" for one in sets.values()),
         "",
         *(f"- `{way}`: {words}" for way, words in WAYS.items() if _is_there(way, sets)),
+        "",
+        COLUMNS,
     ]
     if longest is not None:
         left_out = ", ".join(f"{n} {one['left_out']}" for n, one in sets.items())
@@ -109,7 +169,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     lines += ["", "![Speed-ups](report.png)", "", "## Beside the paper", "", *_claims(found)]
     lines += ["", COMPARABLE]
     for name, one in sets.items():
-        lines += ["", f"## {name}", "", *_one_set(one, found["dtype"])]
+        lines += ["", f"## {name}", "", *_one_set(one, settings["dtype"])]
     return "\n".join([*lines, ""])
 
 
@@ -123,27 +183,11 @@ def _names(sets: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for one in sets.values() for name in one["ways"]))
 
 
-def _claims(found: Mapping[str, Any]) -> list[str]:
-    others = dict.fromkeys(n for row in found["beside_the_paper"] for n in row["ours"] or ())
-    rows = []
-    for row in found["beside_the_paper"]:
-        paper = "" if row["paper"] is None else _percents(row["paper"])
-        ours = row["ours"]
-        cells = ["not measured" for _ in others]
-        if ours is not None:
-            cells = [change(ours[name]) if name in ours else "" for name in others]
-        rows.append([row["claim"], paper, f"{row['paper_k']:,}", *cells])
-    heads = ["trimming", "the paper", "its k", *(f"ours, over `{name}`" for name in others)]
-    return table(heads, rows)
-
-
-def _percents(pair: list[float]) -> str:
-    low, high = (f"{100 * value:+.1f} %" for value in pair)
-    return low if low == high else f"{low} to {high}"
+# --- one set ---------------------------------------------------------------------------------
 
 
 def _one_set(one: Mapping[str, Any], dtype: str) -> list[str]:
-    plain = ["plain", "", f"{one['plain_tokens_per_second']:.1f}", "1.00", *[""] * 6]
+    plain = ["plain", "", f"{one['plain_tokens_per_second']:.1f}", "1.00", "", "1.00", *[""] * 5]
     rows = [plain]
     for name, way in one["ways"].items():
         rows.append(
@@ -153,6 +197,7 @@ def _one_set(one: Mapping[str, Any], dtype: str) -> list[str]:
                 f"{way['tokens_per_second']:.1f}",
                 spread(way["over_plain"]),
                 "" if name == "trimmed" else spread(way["trimmed_over"]),
+                shown(way["tokens_a_forward"], ".2f"),
                 shown(way["acceptance_length"], ".2f"),
                 shown(way["draft_ms"], ".2f"),
                 shown(way["head_share"], ".1%"),
@@ -160,7 +205,7 @@ def _one_set(one: Mapping[str, Any], dtype: str) -> list[str]:
                 shown(way["identical"], ".0%"),
             ]
         )
-    heads = ["way", "head rows", "tokens/s", "over plain", "`trimmed` over it"]
+    heads = ["way", "head rows", "tokens/s", "over plain", "`trimmed` over it", "tokens a forward"]
     heads += ["acceptance length", "draft ms/token", "head's share of the time"]
     heads += ["out of vocabulary", f"identical in {dtype}"]
     same, number = one["identical_in_float32"]
@@ -171,6 +216,8 @@ def _one_set(one: Mapping[str, Any], dtype: str) -> list[str]:
         "",
         *table(heads, rows),
         "",
+        f"- `trimmed`: as it was trained, {one['ways']['trimmed']['head_rows']:,} rows",
+        f"- {_optimised(one['optimised'])}",
         f"- texts of `trimmed` in float32 that are the target's own: {same} of {number}",
     ]
     if "retrimmed" in one["ways"]:
@@ -186,6 +233,16 @@ def _one_set(one: Mapping[str, Any], dtype: str) -> list[str]:
         for note in one["notes"]
     ]
     return [*lines, *(f"- note: {note}" for note in notes)]
+
+
+def _optimised(chosen: Mapping[str, Any]) -> str:
+    counts = f"{chosen['counted']} ({chosen['counts_fingerprint'][:12]})"
+    if chosen["as_trained"]:
+        return f"the search chooses the same ids of {counts}: there is no other `optimised`"
+    return f"`optimised`: k* = {chosen['k']:,} of {counts}"
+
+
+# --- plot ------------------------------------------------------------------------------------
 
 
 def draw(found: Mapping[str, Any]) -> Any:

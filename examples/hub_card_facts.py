@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_parts import WEIGHTS, weights_hash
+
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata, read
 from vtrim_hf.decode_report import DecodeReport
 from vtrim_hf.hub_source import load_source, tokenizer_of
+from vtrim_hf.named_models import NamedModel
 from vtrim_hf.plain_facts import plain
 from vtrim_hf.search_result import SearchResult
 from vtrim_hf.token_counts import TokenCounts
@@ -58,6 +61,7 @@ class Evidence:
         """
         place = evidence / name
         facts, training = place / COVERAGE_JSON, place / TRAINING_JSON
+        figures, shipped = _json(place / FIGURES), None
         if not facts.is_file():
             shipped = next(iter(sorted(drafts.glob(f"*_{name}"))), None)
             if shipped is None or not (shipped / COVERAGE_JSON).is_file():
@@ -66,8 +70,11 @@ class Evidence:
                     "--draft FOLDER --bench FOLDER` makes it"
                 )
             facts, training = shipped / COVERAGE_JSON, shipped / TRAINING_JSON
-        found = cls(name, read(facts), _json(place / FIGURES), _json(training))
+        found = cls(name, read(facts), figures, _json(training))
         wrong = found.disagreements()
+        # Of other drafts no weights lie here: theirs were compared as they were added.
+        if shipped is not None and (shipped / WEIGHTS).is_file() and "draft_weights" in figures:
+            wrong += [told for told in [other_draft(figures, shipped)] if told]
         if wrong:
             raise ValueError(
                 f"{facts} and the files of {place} do not tell of the same draft: {wrong[0]}; add "
@@ -97,6 +104,21 @@ class Evidence:
             if not same(said.get(name), value)
         ]
         return wrong
+
+
+def other_draft(figures: Mapping[str, Any], draft: Path) -> str:
+    """Say that figures are of another draft than the one in a folder; nothing if they are not.
+
+    The weights tell. Figures without their hash name the whole folder as it was: of one that has
+    other files since nothing is known.
+    """
+    named = NamedModel(str(draft), is_folder=True)
+    measured = figures.get("draft_weights")
+    found = weights_hash(named) if measured else named.identity
+    measured = measured or figures.get("draft_identity")
+    if measured == found:
+        return ""
+    return f"the draft in {draft} is {found}, {FIGURES} is of {measured}"
 
 
 def decoding_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +202,17 @@ def collect(
     Returns:
         What only the draft's folder tells of its publishing: whether a tokenizer goes with it and
         has a chat template, and the text below the card's own sections.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if the draft is not the one that was measured, or was not trained.
     """
+    wrong = other_draft(_json(bench / FIGURES), draft)
+    if wrong:
+        raise ValueError(
+            f"{wrong}: give the draft that was measured, or measure this one with "
+            "examples/bench_trained_draft.py"
+        )
     model, source = load_source(draft)
     has_one = (draft / "tokenizer_config.json").is_file()
     published = tokenizer_of(model, None if has_one else tokenizer, source)

@@ -1,17 +1,13 @@
-"""What bench_objective.py makes of its measurements: figures, words and a plot."""
+"""What bench_objective.py tells of one domain: words, tables and a plot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from bench_parts import machine_line, shown, spread, table
-
-from vtrim_hf import DecodeReport
-
-RESAMPLES = 2000
-USUAL = "utility 0.5"  # the default of search_vocabulary, as in the paper's runs
+from bench_results import machine_lines, shown, spread, table
+from objective_figures import USUAL
+from objective_summary import advice
 
 OBJECTIVES = {
     "utility": "the paper's utility with this weight alpha, exact; needs counts alone",
@@ -20,146 +16,35 @@ OBJECTIVES = {
     "tpe": "Optuna's TPE; needs a measurement a trial",
 }
 
-# --- figures ---------------------------------------------------------------------------------
-
-
-def figures_of(
-    report: DecodeReport,
-    first: DecodeReport,
-    names: Mapping[int, str],
-    curve: tuple[np.ndarray, np.ndarray],
-    choices: Mapping[str, Any],
-    values: Mapping[str, Sequence[float]],
-) -> dict[str, Any]:
-    """Return all figures as JSON values.
-
-    Args:
-        report: every size on the test prompts.
-        first: the trained draft on the prompts of the search part.
-        names: of the sizes in the report.
-        curve: the sweep's sizes, and what they cover of the counts.
-        choices: by objective; "k" and the size that was "measured_at" for it.
-        values: by objective, what it says each of the sweep's sizes is worth.
-    """
-    sizes = curve[0].tolist()
-    best = max(names, key=lambda size: report.entries[names[size]].speedup.median)
-    rows = {}
-    for size, name in names.items():
-        entry = report.entries[name]
-        rows[size] = {
-            "k": size,
-            "in_sweep": size in sizes,
-            "tokens_per_second": entry.tokens_per_second,
-            "over_plain": vars(entry.speedup),
-            "of_best": vars(report.ratio(name, names[best])),
-            "acceptance_length": entry.acceptance_length,
-            "draft_ms": entry.draft_step_ms,
-        }
-    usual = names[choices[USUAL]["measured_at"]]
-    judged = {}
-    for name, choice in choices.items():
-        row = rows[choice["measured_at"]]
-        judged[name] = {
-            **choice,
-            "over_plain": row["over_plain"],
-            "of_best": row["of_best"],
-            "inside_the_spread": row["of_best"]["high"] >= 1,
-            "over_usual": vars(report.ratio(names[choice["measured_at"]], usual)),
-        }
-    speeds = np.array(
-        [
-            [_speed(row, names[size]) / _speed(row, report.baseline) for size in sizes]
-            for row in report.rows
-        ]
-    )
-    return {
-        "best": best,
-        "baseline": report.baseline,
-        "plain_tokens_per_second": report.plain.tokens_per_second,
-        "measured": [rows[size] for size in sorted(rows)],
-        "sweep": sizes,
-        "sweep_covers_of_counts": curve[1].tolist(),
-        "predicted": {name: [*one] for name, one in values.items()},
-        "rank_correlation": {name: rank_correlation(v, speeds) for name, v in values.items()},
-        "choices": judged,
-        "recommended": recommended(judged),
-        "trained_draft": {
-            where: {
-                "acceptance_length": one.draft.acceptance_length,
-                "covers_of_the_targets_answers": 1 - (one.draft.oov_share or 0),
-                "speedup": one.speedup,
-            }
-            for where, one in (("search", first), ("test", report))
-        },
-    }
-
-
-def _speed(row: Mapping[str, Any], name: str) -> float:
-    cell = row["entries"][name]
-    return float(cell["tokens"] / cell["seconds"])
-
-
-def rank_correlation(predicted: Sequence[float], speedups: np.ndarray) -> dict[str, float]:
-    """Return Spearman's rho of a prediction and the measured medians, with its 95 % interval.
-
-    Args:
-        predicted: a value a size.
-        speedups: float64 [prompts, sizes]; it is the prompts that are drawn anew.
-    """
-    draws = np.random.default_rng(0).integers(len(speedups), size=(RESAMPLES, len(speedups)))
-    draws[0] = np.arange(len(speedups))
-    medians = np.median(speedups[draws], axis=1)
-    rhos = _ranks(medians) @ _ranks(np.asarray(predicted, dtype=np.float64))
-    low, high = np.percentile(rhos, [2.5, 97.5])
-    return {"rho": float(rhos[0]), "low": float(low), "high": float(high)}
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks along the last axis, around 0 and of length 1; equal values share theirs."""
-    others = values[..., None, :]
-    ranks = (values[..., None] > others).sum(-1) + (values[..., None] == others).sum(-1) / 2
-    ranks -= ranks.mean(-1, keepdims=True)
-    return np.asarray(ranks / np.maximum(np.linalg.norm(ranks, axis=-1, keepdims=True), 1e-12))
-
-
-def recommended(choices: Mapping[str, Any]) -> str:
-    """Return the first choice that cannot be told from the best size, else the nearest to it.
-
-    Args:
-        choices: in the order of what they cost.
-    """
-    inside = [name for name, one in choices.items() if one["inside_the_spread"]]
-    return inside[0] if inside else max(choices, key=lambda n: choices[n]["of_best"]["median"])
-
-
 # --- words -----------------------------------------------------------------------------------
 
 
 def markdown(found: Mapping[str, Any]) -> str:
     """Return what people read."""
-    draft, left_out = found["trained_draft"], found["left_out"]
+    draft, left_out, settings = found["trained_draft"], found["left_out"], found["settings"]
     lines = [
         f"# The size of a draft's vocabulary: predicted and measured ({found['domain']})",
         "",
-        f"{found['draft']} for {found['target']}: {found['prompts']} prompts of "
+        f"{found['draft']} for {found['target']}: {settings['prompts']} prompts of "
         f"{found['test_data']} ({found['test_data_sha256']}), evenly from all over it; greedy, at "
-        f"most {found['max_new_tokens']} new tokens, n = {found['draft_length']} for all sizes, "
-        f"no threshold, {found['dtype']}. All sizes take turns on each prompt; medians with 95 % "
+        f"most {settings['max_new_tokens']} new tokens, n = {settings['draft_length']} for all "
+        f"sizes, no threshold, {settings['dtype']}. All sizes take turns on each prompt; medians "
+        "with 95 % "
         f"bootstrap intervals. The target alone ({found['baseline']}): "
-        f"{found['plain_tokens_per_second']:.1f} tokens/s. V = {found['vocab_size']:,}.",
+        f"{found['plain_tokens_per_second']:.1f} tokens/s. V = {settings['vocab_size']:,}.",
         "",
         f"Chosen from {found['search_data']} ({found['search_data_sha256']}), its search part; "
         f"counts: {found['counts'] or 'the same'} ({found['counts_fingerprint'][:12]}). "
         f"{found['required']} required ids are part of every size.",
         "",
-        machine_line(found["machine"]),
+        *machine_lines(found["machines"]),
         "",
         f"    {found['command']}",
     ]
-    if found["longest_prompt"] is not None:
+    if settings["longest_prompt"] is not None:
         lines += [
             "",
-            f"Prompts of more than {found['longest_prompt']:,} characters are left out: "
+            f"Prompts of more than {settings['longest_prompt']:,} characters are left out: "
             f"{left_out['search']} of the search part, {left_out['test']} of the test data.",
         ]
     lines += ["", "![Predicted and measured](report.png)", "", "## Sizes", "", *_sizes(found)]
@@ -198,7 +83,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             )
     trials = [f"{k:,}: {value:.2f}" for k, value in found["choices"]["tpe"]["trials"]]
     lines += [
-        f"Trials of `tpe` (k and speed-up on {found['trial_prompts']} prompts): "
+        f"Trials of `tpe` (k and speed-up on {settings['trial_prompts']} prompts): "
         f"{'; '.join(trials)}.",
         "",
         "## How predictions rank",
@@ -216,7 +101,10 @@ def markdown(found: Mapping[str, Any]) -> str:
         "",
         "## What to use",
         "",
-        *_advice(found),
+        *advice(found["compared"]),
+        "",
+        "This is one draft, one domain and one machine: read several "
+        "([all together](../report.md)).",
         "",
     ]
     return "\n".join(lines)
@@ -271,25 +159,6 @@ def _choices(found: Mapping[str, Any]) -> list[str]:
     heads = ["objective", "k*", "measured at", "predicted", "over plain", f"over `{USUAL}`"]
     heads.append("over the best")
     return table([*heads, "falls short by", ""], rows)
-
-
-def _advice(found: Mapping[str, Any]) -> list[str]:
-    name = found["recommended"]
-    one = found["choices"][name]
-    inside = [n for n, other in found["choices"].items() if other["inside_the_spread"]]
-    if inside:
-        words = (
-            f"Of the choices that cannot be told from the best size ({found['best']:,}), which "
-            f"are {', '.join(f'`{n}`' for n in inside)}, `{name}` needs least: k = {one['k']:,}."
-        )
-    else:
-        words = (
-            f"Every choice is slower than the best size ({found['best']:,}); the nearest is "
-            f"`{name}` (k = {one['k']:,}), {100 * (1 - one['of_best']['median']):.1f} % below it."
-        )
-    nearest = max(found["choices"], key=lambda n: found["choices"][n]["of_best"]["median"])
-    words += f" Nearest to the best by its median is `{nearest}`."
-    return [words, "", "This is one draft, one domain and one machine: read several."]
 
 
 # --- plot ------------------------------------------------------------------------------------

@@ -68,19 +68,20 @@ def to_yaml(content: Mapping[str, Any]) -> str:
     return text
 
 
-def publisher_of(facts: Mapping[str, Any], name: str, target: str) -> dict[str, Any]:
+def publisher_of(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what a publisher would say of a draft, where nobody said anything else.
 
     Args:
         facts: of the draft.
         name: of its domain.
-        target: a short name of its target.
     """
-    licenses = {one.hub_id: one.license for one in EMBEDDED.values()}
+    target = facts["target"].get("id", "")
+    embedded = {one.hub_id: (short, one.license) for short, one in EMBEDDED.items()}
+    short, licence = embedded.get(target, (target.rpartition("/")[2].lower(), None))
     return {
-        "repo_id": f"{NAMESPACE}/{Path(target).name.lower()}-{name}-draft",
+        "repo_id": f"{NAMESPACE}/{f'{short}-{name}'.strip('-')}-draft",
         # An EAGLE-3 draft's weights are under its target's licence.
-        "license": licenses.get(facts["target"].get("id", "")),
+        "license": licence,
         "language": ["en"],
         "tags": [],
         "chat": True,
@@ -196,7 +197,7 @@ def written(cards: Path = CARDS, evidence: Path = EVIDENCE) -> dict[str, str]:
     held, contents = contents_in(cards), {}
     for name in names(evidence):
         found = Evidence.of(name, evidence=evidence)
-        publisher = publisher_of(found.facts, name, "smollm2")
+        publisher = publisher_of(found.facts, name)
         contents[name] = content_of(
             found, {**publisher, **held.get(name, {}).get("publisher", {})}
         )
@@ -233,7 +234,7 @@ def add(args: argparse.Namespace) -> None:
     one = Evidence.of(args.add, evidence=args.evidence)
     given = {"repo_id": args.repo_id, "license": args.license, "language": args.language}
     publisher = {
-        **publisher_of(one.facts, args.add, args.target),
+        **publisher_of(one.facts, args.add),
         **{name: value for name, value in found.items() if name != "text" or value},
         **held,
         **{name: value for name, value in given.items() if value},

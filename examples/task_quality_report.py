@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench_parts import machine_line, table
+from bench_results import machine_lines, table
 from task_questions import TASKS
 
 DTYPES = ("float32", "bfloat16")
@@ -23,6 +23,7 @@ HEADS = (
 def markdown(found: Mapping[str, Any]) -> str:
     """Return the report."""
     tasks = found["tasks"]
+    parameters = next(iter(tasks.values()))["parameters"]  # of the target, the same for all
     return "\n".join(
         [
             f"# How well {found['target']} does its tasks, alone and with a draft",
@@ -31,22 +32,27 @@ def markdown(found: Mapping[str, Any]) -> str:
             "",
             verdict([one["float32"] for one in tasks.values()]),
             "",
-            f"{found['target']} has {found['parameters'] / 1e6:,.0f} million parameters. The "
+            f"{found['target']} has {parameters / 1e6:,.0f} million parameters. The "
             "scores are its own, on few prompts, and no yardstick of the tasks. Where it can do "
             "next to nothing, equal scores say next to nothing; that a text is the target's own, "
             "token by token, says that nothing was changed, at any score.",
             "",
             *(f"- {note(name, one)}" for name, one in tasks.items()),
             "",
-            *dict.fromkeys(
-                f"{machine_line(one['machine'])}, evaluate {one['evaluate']}"
-                for one in tasks.values()
-            ),
+            *machine_lines({name: machines_with_evaluate(one) for name, one in tasks.items()}),
             "",
             *dict.fromkeys(f"    {one['command']}" for one in tasks.values()),
             "",
         ]
     )
+
+
+def machines_with_evaluate(one: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the machines of a task, `evaluate`, which scores, among their versions."""
+    return [
+        {**machine, "versions": {**machine["versions"], "evaluate": one["evaluate"]}}
+        for machine in one["machines"]
+    ]
 
 
 def line(name: str, one: Mapping[str, Any], dtype: str) -> list[str]:

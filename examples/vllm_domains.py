@@ -63,20 +63,39 @@ def domains_of(drafts: Sequence[str], data: Sequence[str]) -> list[Domain]:
     return found
 
 
-def prompts_of(domain: Domain, tokenizer: Any, number: int, longest: int) -> list[list[int]]:
-    """Return the first prompts of a domain that are not too long.
+def prompts_of(
+    domain: Domain, tokenizer: Any, number: int, longest: int
+) -> tuple[list[list[int]], list[int]]:
+    """Return the first prompts of a domain that are not too long, and which were passed over.
+
+    Args:
+        domain: what is served.
+        tokenizer: the target's.
+        number: how many.
+        longest: tokens of a prompt.
+
+    Returns:
+        Ids, one list a prompt; and the places in the data, from 1, of longer prompts before the
+        last of these.
 
     Raises:
         SystemExit: if there are fewer.
     """
-    every = read_prompts(domain.data, tokenizer, MOST_READ)
-    found = [list(map(int, prompt)) for prompt in every if len(prompt) <= longest][:number]
+    found: list[list[int]] = []
+    longer: list[int] = []
+    for place, prompt in enumerate(read_prompts(domain.data, tokenizer, MOST_READ), 1):
+        if len(found) == number:
+            break
+        if len(prompt) > longest:
+            longer.append(place)
+        else:
+            found.append(list(map(int, prompt)))
     if len(found) < number:
         raise SystemExit(
             f"{domain.data} holds {len(found)} prompts of at most {longest} tokens, asked for "
             f"{number}: lower --prompts or raise --max-prompt-tokens"
         )
-    return found
+    return found, longer
 
 
 def prepare(domain: Domain, target: NamedModel, dtype: str, folder: Path) -> dict[str, int]:

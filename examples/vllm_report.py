@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench_results import table, where_lines
+
 from vtrim_hf.vocabulary import write_atomically
 
 PLAIN, TRIMMED, FULL = WAYS = ("plain", "trimmed", "full")
@@ -74,11 +76,6 @@ def spread(found: Mapping[str, Any]) -> str:
     return f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table, line by line."""
-    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
-
-
 def domain_rows(name: str, one: Mapping[str, Any], at_once: str, prompts: int) -> list[list[str]]:
     """Return the rows of a domain in the table of one number of texts at a time."""
     cell, rows = one["cells"][at_once], []
@@ -105,25 +102,45 @@ def domain_rows(name: str, one: Mapping[str, Any], at_once: str, prompts: int) -
     return rows
 
 
+def passed_over(one: Mapping[str, Any], longest: int) -> str:
+    """Say which prompts were not asked."""
+    if not one["longer"]:
+        return f"none before the last of them was longer than {longest:,} tokens"
+    places = ", ".join(map(str, one["longer"]))
+    return f"and {len(one['longer'])} of more than {longest:,} tokens passed over: {places}"
+
+
+def place_line(one: Mapping[str, Any]) -> str:
+    """Say where a domain was measured, and with what."""
+    machine = one["machine"]
+    served, exported = (
+        ", ".join(f"{name} {version}" for name, version in one[which].items() if version)
+        for which in ("versions", "exported_with")
+    )
+    return f"{machine['cpu']}, {machine['cores']} cores; {served}; exported with {exported}"
+
+
 def markdown(found: Mapping[str, Any]) -> str:
     """Return what people read."""
     settings, domains = found["settings"], found["domains"]
-    machine = settings["machine"]
-    told = [f"{name} {version}" for name, version in settings["versions"].items() if version]
-    told += [f"{name}={value}" for name, value in settings["environment"].items()]
+    told = ", ".join(f"{name}={value}" for name, value in settings["environment"].items())
     lines = [
-        f"# Drafts served by vLLM, for {settings['target']}",
+        f"# Drafts served by vLLM, for {found['target']}",
         "",
-        f"{settings['prompts']} prompts a domain, greedy, at most {settings['max_new_tokens']} "
+        f"{settings['prompts']} prompts a domain, the first of its file that have at most "
+        f"{settings['max_prompt_tokens']:,} tokens; greedy, at most {settings['max_new_tokens']} "
         f"new tokens, {settings['draft_length']} tokens drafted a round, {settings['dtype']}, "
         f"eager, no prefix cache. {settings['rounds']} rounds, in each of which every way answers "
         "all prompts, in turns. Tokens/s: new tokens over seconds, reading the prompts included; "
-        "the median of the rounds. Over vLLM alone: the ratio of the medians, and the lowest and "
-        "the highest ratio of a round. Accepted by position: the share of the drafts whose first, "
+        "the median of the rounds. Over vLLM alone: the ratio of the medians; the brackets hold "
+        f"the lowest and the highest ratio of the {settings['rounds']} rounds, which is no "
+        "interval of confidence. Accepted by position: the share of the drafts whose first, "
         "second, ... token was taken.",
         "",
-        f"{machine['cpu']}, {machine['cores']} cores; {', '.join(told)}. Unless it is told "
-        "otherwise (VLLM_CPU_OMP_THREADS_BIND), vLLM 0.32 computes on all cores but one.",
+        *where_lines({name: [place_line(one)] for name, one in domains.items()}),
+        "",
+        f"Its environment: {told or 'nothing is set'}. Unless it is told otherwise "
+        "(VLLM_CPU_OMP_THREADS_BIND), vLLM 0.32 computes on all cores but one.",
         "",
         *dict.fromkeys(f"    {one['command']}" for one in domains.values()),
         "",
@@ -150,7 +167,11 @@ def markdown(found: Mapping[str, Any]) -> str:
         "rounds otherwise than one by one.",
     ]
     for name, one in domains.items():
-        lines += ["", f"{name}: {one['draft']}; {one['data']} ({one['data_fingerprint']})"]
+        lines += [
+            "",
+            f"{name}: {one['draft']}; {one['data']} ({one['data_fingerprint']}); "
+            f"{settings['prompts']} prompts, {passed_over(one, settings['max_prompt_tokens'])}",
+        ]
     return "\n".join([*lines, ""])
 
 

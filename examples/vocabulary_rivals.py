@@ -47,6 +47,7 @@ def text_counts(path: Path, target: Target, heldout: float) -> TextCounts:
     facts = [
         identity_of(path),
         heldout,
+        target.vocab_size,  # of one tokenizer there are several widths
         target.facts["tokenizer_hash"],
         target.facts["template_hash"],
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ import torch
 from drafting import make_eagle
 from recipes import write_rows
 from tiny_models import make_byte_tokenizer, make_tiny
-from vtrim_hf import DecodeReport, TokenCounts, measuring_step
+from vtrim_hf import (
+    DecodeReport,
+    LatencyModel,
+    TokenCounts,
+    measuring_step,
+    required_token_ids,
+    search_vocabulary,
+)
 from vtrim_hf.named_models import NamedModel
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -43,22 +51,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("target", "small"):
         target.save_pretrained(folder / name)
         make_byte_tokenizer().save_pretrained(folder / name)
-    for name in ("ner", "general"):
-        make_eagle(target, KEPT).save_pretrained(folder / "drafts" / name)
+    for name, subject in (("ner", "dog"), ("general", "fox")):
+        draft = make_eagle(target, KEPT)
+        # Of a schedule that goes its own way nothing may be left: n is the same for all.
+        draft.generation_config.num_assistant_tokens_schedule = "adaptive"
+        draft.save_pretrained(folder / "drafts" / name)
         (folder / "data" / name).mkdir(parents=True)
         write_rows(folder / "data" / name / "test.jsonl", name, 0, 6)
+        write_rows(folder / "data" / name / "train.jsonl", subject, 0, 8)
     make_eagle(target).save_pretrained(folder / "wide")
-    write_rows(folder / "data/general/train.jsonl", "fox", 0, 8)
     (folder / "data/ood").mkdir()
     write_rows(folder / "data/ood/gsm8k.jsonl", "train", 0, 6)
     return folder
 
 
 def words(folder: Path, output: Path, *more: str) -> list[str]:
-    named = {"target": folder / "target", "data": folder / "data", "output": output}
+    named = {"target": folder / "target", "data": folder / "data"}
+    named |= {"output": output, "work": output / "work"}
     files = [word for name, path in named.items() for word in (f"--{name}", str(path))]
     numbers = ["--prompts", "2", "--max-new-tokens", "6", "--draft-length", "2"]
     return [*files, *numbers, "--fixed", str(FIXED), "1000", *more]
+
+
+def best_size(counts: TokenCounts, target: Path) -> int:
+    named = NamedModel(str(target))
+    required = required_token_ids(named.tokenizer, named.generation_config, vocab_size=300)
+    return search_vocabulary(counts, LatencyModel.eagle3(named.config), required=required).k
+
+
+def assistant_counts(folder: Path, name: str) -> TokenCounts:
+    rows = str(folder / "data" / name / "train.jsonl")
+    return TokenCounts.from_dataset(rows, make_byte_tokenizer(), vocab_size=300, progress=False)
 
 
 def figures(output: Path) -> Any:
@@ -74,13 +97,21 @@ def test_it_measures_every_way_on_every_set(
     # A fixed size that no head of this target can have is left out.
     rows: dict[str, Any] = {"trimmed": len(KEPT), "full": 300, f"fixed_{FIXED}": FIXED}
     rows |= {"lookup": None, "assistant": 300}
+    ner, general = (
+        rows | {"optimised": best_size(assistant_counts(folder, name), folder / "target")}
+        for name in ("ner", "general")
+    )
     more = {"trained_full": 300, "retrimmed": len(KEPT)}
-    expected = {"general_on_general": rows, "ner_on_ner": rows | more, "general_on_gsm8k": rows}
+    expected = {
+        "general_on_general": general,
+        "ner_on_ner": ner | more,
+        "general_on_gsm8k": general,
+    }
     assert set(found["sets"]) == set(expected)
     assert found["not_yet_measured"] == []
     for name, one in found["sets"].items():
         assert {n: way["head_rows"] for n, way in one["ways"].items()} == expected[name]
-        report = DecodeReport.load(tmp_path / name / "decode_report.json")
+        report = DecodeReport.load(tmp_path / "work" / name / "decode_report.json")
         assert len(report.rows) == one["prompts"] == 2
         assert report.settings["plain_dtypes"] == ["float32", "bfloat16"]
         assert one["baseline"] == report.baseline
@@ -94,16 +125,27 @@ def test_it_measures_every_way_on_every_set(
                 told = one["ways"]["trimmed" if way == "draft" else way]
                 assert told["over_plain"]["median"] == entry.speedup.median
                 assert told["trimmed_over"]["median"] == report.ratio("draft", way).median
+                best = report.ratio("optimised", way).median
+                assert told["optimised_over"]["median"] == best
                 assert told["draft_ms"] == entry.draft_step_ms
-        there = DecodeReport.load(tmp_path / name / "float32" / "decode_report.json")
+        there = DecodeReport.load(tmp_path / "work" / name / "float32" / "decode_report.json")
         assert there.draft.facts["dtype"] == "float32"
         assert one["identical_in_float32"] == [2, 2]
         assert one["out_of_distribution"] == (name == "general_on_gsm8k")
+        assert one["optimised"]["k"] == expected[name]["optimised"]
+        assert one["optimised"]["counted"].endswith(f"data/{one['draft']}/train.jsonl")
     assert report.entries["lookup"].facts["arguments"] == {"prompt_lookup_num_tokens": "2"}
-    assert (tmp_path / "report.png").stat().st_size > 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "figures.json",
+        "report.md",
+        "report.png",
+        "work",
+    }
     text = (tmp_path / "report.md").read_text("utf-8")
     assert text in capsys.readouterr().out
     assert "python examples/bench_decoding.py --target " in text
+    assert f"- `optimised`: k* = {ner['optimised']:,} of " in text
+    assert f"- `trimmed`: as it was trained, {len(KEPT)} rows" in text
 
 
 def test_the_report_is_made_of_the_json(bench: Any, folder: Path, tmp_path: Path) -> None:
@@ -115,14 +157,64 @@ def test_the_report_is_made_of_the_json(bench: Any, folder: Path, tmp_path: Path
     one["ways"]["full"]["seconds_of_trimmed_over"] |= {"median": 0.836, "low": 0.7, "high": 0.9}
     found["beside_the_paper"] = bench.beside_the_paper(found["sets"])
     told = bench.markdown(found)
-    assert "| ner: throughput | +19.6 % | 6,521 | +19.6 % (+10.0 to +30.0) |" in told
-    assert "| ner: latency | -16.4 % | 6,521 | -16.4 % (-30.0 to -10.0) |" in told
+    ours = f"| 6,521 | `trimmed`, k = {len(KEPT)} |"
+    assert f"| ner: throughput | +19.6 % {ours} +19.6 % (+10.0 to +30.0) |" in told
+    assert f"| ner: latency | -16.4 % {ours} -16.4 % (-30.0 to -10.0) |" in told
+    assert f"| ner: latency | -16.4 % | 6,521 | `optimised`, k = {one['optimised']['k']} |" in told
     assert "| 1.20 (1.10 to 1.30) |" in told
-    assert "| out of distribution, gsm8k: throughput | +2.2 % to +6.7 % | 13,264 | not me" in told
-    assert "function_calling: throughput | +10.0 % | 4,380 | not measured" in told
+    missing = "not measured: `make bench-decoding DRAFTS="
+    far = "| out of distribution, gsm8k: throughput | +2.2 % to +6.7 % | 13,264 |"
+    assert f"{far} {missing}general=FOLDER` measures it |" in told
+    assert f"| function_calling: throughput | +10.0 % | 4,380 | {missing}function_calling=" in told
 
 
-def test_what_is_finished_is_not_measured_again(
+def test_without_any_of_our_own_the_paper_still_has_a_column_for_them(bench: Any) -> None:
+    report = importlib.import_module("decoding_report")
+    rows = bench.beside_the_paper({})
+    lines = report._claims({"beside_the_paper": rows})
+    assert lines[0] == "| trimming | the paper | its k | ours |"
+    assert "not measured: `make bench-decoding DRAFTS=ner=FOLDER` measures it" in lines[2]
+    one = {"set": "law", "draft": "general", "out_of_distribution": True, "ways": {}}
+    (extra,) = (row for row in bench.beside_the_paper({"x": one}) if "law" in row["claim"])
+    assert (extra["paper"], extra["paper_k"]) == (None, None)
+
+
+def test_a_lookup_has_no_acceptance_length(bench: Any) -> None:
+    """Rounds that found nothing count: 5 tokens in 4 forwards of which one read the prompt."""
+
+    def cell(tokens: int, forwards: int, rounds: int, accepted: int) -> dict[str, Any]:
+        none = {"difference": None, "drafted_outside": 0, "step_seconds": 0.0, "step_tokens": 0}
+        return none | {
+            "tokens": tokens,
+            "seconds": 1.0 if rounds else 2.0,
+            "parts": {"draft_head": 1.0},
+            "target_forwards": forwards,
+            "verified_drafts": rounds,
+            "drafted": [rounds] if rounds else [],
+            "accepted": [accepted] if rounds else [],
+            "missing": [],
+            "identical": True,
+        }
+
+    cells = {"plain float32": cell(5, 5, 0, 0), "draft": cell(5, 4, 3, 1)}
+    cells["lookup"] = cell(5, 4, 1, 1)
+    row = {"prompt": 0, "digest": "", "prompt_tokens": 3, "plain_tokens": 5, "entries": cells}
+    facts: dict[str, Any] = {"plain float32": {"kind": "plain"}}
+    facts |= {"lookup": {"kind": "generate_kwargs"}}
+    facts["draft"] = {"kind": "assistant", "draft_vocab_size": 5, "vocab_size": 9, "dtype": "x"}
+    machine: dict[str, Any] = {"versions": {}}
+    settings = {"identity_dtype": "float32", "repeats": 1, "do_sample": False}
+    report = DecodeReport.from_rows([row], facts, settings=settings, machine=machine)
+    assert report.entries["lookup"].acceptance_length == 2
+    ways = bench.figures_of(report, report)["ways"]
+    assert ways["lookup"]["acceptance_length"] is None
+    assert ways["lookup"]["acceptance_length_of_trimmed_over"] is None
+    assert ways["trimmed"]["acceptance_length"] == pytest.approx(4 / 3)
+    assert ways["trimmed"]["tokens_a_forward"] == ways["lookup"]["tokens_a_forward"]
+    assert ways["lookup"]["tokens_a_forward"] == pytest.approx(4 / 3)
+
+
+def test_what_is_finished_stays_and_is_not_measured_again(
     bench: Any,
     folder: Path,
     tmp_path: Path,
@@ -148,15 +240,84 @@ def test_what_is_finished_is_not_measured_again(
     assert "Not measured yet: ner_on_ner." in (tmp_path / "report.md").read_text("utf-8")
     bench.main(call)
     assert len(asked) == 5  # the third again, and the fourth
-    assert "is of this call already" in capsys.readouterr().out
+    assert "general_on_general is of this call already" in capsys.readouterr().out
     second = figures(tmp_path)
     assert second["sets"]["general_on_general"] == first["sets"]["general_on_general"]
     assert second["not_yet_measured"] == []
     asked.clear()
-    bench.main([*call, "--minutes", "0"])  # the first is always measured, and is here already
+    with pytest.raises(SystemExit, match=r"0 minutes are over .*: the same command goes on"):
+        bench.main([*call, "--minutes", "0"])
+    bench.main(call)
     assert asked == []
-    assert figures(tmp_path)["not_yet_measured"] == ["ner_on_ner"]
-    assert "0 minutes are nearly over: the same command goes on" in capsys.readouterr().out
+    assert figures(tmp_path) == second
+
+    # Another draft joins what is there; one that is measured again takes its own place.
+    again = ["--draft", f"ner={folder / 'drafts/ner'}", "--assistant", str(folder / "small")]
+    bench.main([*words(folder, tmp_path), *again])
+    third = figures(tmp_path)
+    assert [*third["sets"]] == ["general_on_general", "ner_on_ner"]
+    assert third["sets"]["general_on_general"] == first["sets"]["general_on_general"]
+    assert "assistant" in third["sets"]["ner_on_ner"]["ways"]
+    assert third["sets"]["ner_on_ner"]["command"] != second["sets"]["ner_on_ner"]["command"]
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert text.count("    python examples/bench_decoding.py ") == 2
+    before = (tmp_path / "figures.json").read_bytes()
+    with pytest.raises(
+        SystemExit, match=r"was measured with draft_length 2, now it is 3: name an"
+    ):
+        bench.main([*words(folder, tmp_path), *again, "--draft-length", "3"])
+    assert (tmp_path / "figures.json").read_bytes() == before
+
+
+def test_a_draft_of_the_ids_that_the_search_chooses_is_measured_once(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    target = NamedModel(str(folder / "target"))
+    counts = assistant_counts(folder, "ner")
+    counts.save(tmp_path / "counts.safetensors")
+    parser = ["--draft", "x=y", "--counts", f"ner={tmp_path / 'counts.safetensors'}"]
+    args = bench.arguments([*words(folder, tmp_path), *parser])
+    chosen = bench.chosen_for(target, ["ner"], args)
+    assert chosen["ner"].counted == str(tmp_path / "counts.safetensors")
+    own = make_eagle(target.model("float32"), chosen["ner"].ids.tolist())
+    own.save_pretrained(tmp_path / "own")
+    ways = bench.Ways(target, {"ner": NamedModel(str(tmp_path / "own"))}, {}, {}, chosen, {})
+    answering, expected = ways.of("ner")
+    assert [*answering] == [*expected] == ["draft", "full"]
+    assert expected["draft"] == ways.optimised("ner")["k"] == chosen["ner"].ids.size
+    assert ways.optimised("ner")["as_trained"]
+    report = importlib.import_module("decoding_report")
+    assert "chooses the same ids" in report._optimised(ways.optimised("ner"))
+
+
+def test_sets_of_several_machines_are_told_apart(bench: Any) -> None:
+    results = importlib.import_module("bench_results")
+    here: dict[str, Any] = {"gpu": None, "cpu": "A", "threads": 2, "cores": 2, "python": "3"}
+    here["versions"] = {}
+    (told,) = results.machines_of([here, here])
+    assert told["versions"]["vtrim-hf"]
+    assert results.machine_lines({"a": [told], "b": [told]}) == [results.machine_line(told)]
+    newer = told | {"versions": told["versions"] | {"torch": "9.9"}}
+    lines = results.machine_lines({"a": [told], "b": [newer], "c": [told]})
+    assert lines[0].startswith("Not all of it was measured on one machine")
+    assert lines[1].startswith("- a, c: A, 2 threads")
+    assert lines[2].startswith("- b: A, ")
+    assert "torch 9.9" in lines[2]
+
+
+def test_a_run_ends_in_time(bench: Any) -> None:
+    results = importlib.import_module("bench_results")
+
+    def work_on() -> None:
+        with results.ended_after(0.001):
+            while True:
+                pass
+
+    with pytest.raises(SystemExit, match=r"0\.001 minutes are over"):
+        work_on()
+    with results.ended_after(60):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_fixed_vocabulary_has_the_most_frequent_tokens_and_the_required_ones(
@@ -240,6 +401,8 @@ def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
         (["--draft", "ner={0}/drafts/ner", "--ood-draft", "sql"], "no --draft of this name"),
         (["--draft", "ner={0}/drafts/ner", "--fixed", "3"], "no room for .* required ids"),
         (["--draft", "ner={0}/drafts/ner", "--trained-full", "sql=x"], "no --draft of this name"),
+        (["--draft", "ner={0}/drafts/ner", "--counts", "sql=x"], "no --draft of this name"),
+        (["--draft", "ner={0}/drafts/ner", "--counts", "x"], "--counts x must be NAME=FILE"),
         (
             ["--draft", "ner={0}/drafts/ner", "--trained-full", "ner={0}/drafts/ner"],
             "not the whole vocabulary",

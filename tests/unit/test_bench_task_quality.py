@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ def _examples_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bench() -> Any:
     return importlib.import_module("bench_task_quality")
+
+
+@pytest.fixture
+def answers() -> Any:
+    return importlib.import_module("task_answers")
 
 
 @pytest.fixture
@@ -68,7 +74,8 @@ def words(folder: Path, output: Path, *more: str) -> list[str]:
     named = [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
     numbers = ["--prompts", "2", "--shots", "1", "--max-new-tokens", "8"]
     limit = ["--max-prompt-tokens", "400", "--draft", str(folder / "draft")]
-    return [*named, *numbers, *limit, "--output", str(output), *more]
+    places = ["--output", str(output), "--work", str(output / "work")]
+    return [*named, *numbers, *limit, *places, *more]
 
 
 def test_it_scores_and_writes(
@@ -92,7 +99,7 @@ def test_it_scores_and_writes(
         assert exact["acceptance_length"]["acceptance_length"] >= 1
         assert one["longer"] == (1 if name == "function_calling" else 0)
         assert one["draft_vocab_size"] == (300 if name == "ner" else len(KEPT))
-        answers = (output / f"{name}_answers.jsonl").read_text("utf-8").splitlines()
+        answers = (output / "work" / f"{name}_answers.jsonl").read_text("utf-8").splitlines()
         assert len(answers) == 2
         for line in answers:
             answer = json.loads(line)
@@ -100,7 +107,10 @@ def test_it_scores_and_writes(
     assert found["tasks"]["ner"]["float32"]["token_coverage"] is None  # its draft says all
     covered = found["tasks"]["math"]["float32"]["token_coverage"]
     assert all(one["id"] % 2 and one["text"] for one in covered["most_missed"])
-    assert not list(output.glob("*.rows.jsonl"))
+    machines = found["tasks"]["math"]["machines"]
+    assert [machine["versions"]["torch"] for machine in machines] == [version("torch")]
+    assert {path.name for path in output.iterdir()} == {"figures.json", "report.md", "work"}
+    assert not list(output.glob("work/*.rows.jsonl"))
     text = (output / "report.md").read_text(encoding="utf-8")
     assert text in capsys.readouterr().out
     for said in (
@@ -117,10 +127,10 @@ def test_it_scores_and_writes(
 
 
 def test_a_killed_run_goes_on_and_tasks_come_together(
-    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Any, answers: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, int]] = []
-    real = bench.DecodingRuns.call
+    real = answers.DecodingRuns.call
 
     def counted(run: Any, way: Any, inputs: Any, index: int, **how: Any) -> Any:
         if len(calls) == 3:
@@ -128,7 +138,7 @@ def test_a_killed_run_goes_on_and_tasks_come_together(
         calls.append((way.name, index))
         return real(run, way, inputs, index, **how)
 
-    monkeypatch.setattr(bench.DecodingRuns, "call", counted)
+    monkeypatch.setattr(answers.DecodingRuns, "call", counted)
     only = words(folder, tmp_path, "--tasks", "math")
     with pytest.raises(KeyboardInterrupt):
         bench.main(only)
@@ -147,15 +157,27 @@ def test_a_killed_run_goes_on_and_tasks_come_together(
     assert found["tasks"]["math"] == json.loads(first)["tasks"]["math"]
     assert (tmp_path / "report.md").read_text("utf-8").count("    python examples/") == 2
 
+    # What another target did does not go, and is not mixed with.
+    there = (tmp_path / "figures.json").read_bytes()
+    other = make_tiny("llama", num_hidden_layers=4, eos_token_id=2, seed=5)
+    other.save_pretrained(tmp_path / "other")
+    make_byte_tokenizer().save_pretrained(tmp_path / "other")
+    with pytest.raises(SystemExit, match=r"was measured with target_identity .* another --output"):
+        bench.main(words(folder, tmp_path, "--target", str(tmp_path / "other")))
+    assert (tmp_path / "figures.json").read_bytes() == there
+    with pytest.raises(SystemExit, match=r"0 minutes are over .*: the same command goes on"):
+        bench.main(words(folder, tmp_path, "--minutes", "0"))
+
 
 def test_a_changed_text_is_found(
     bench: Any,
+    answers: Any,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real = bench.DecodingRuns.call
+    real = answers.DecodingRuns.call
 
     def changed(run: Any, way: Any, inputs: Any, index: int, **how: Any) -> Any:
         ids, tally = real(run, way, inputs, index, **how)
@@ -163,31 +185,31 @@ def test_a_changed_text_is_found(
             ids = [*ids[:-1], (ids[-1] + 1) % 300]
         return ids, tally
 
-    monkeypatch.setattr(bench.DecodingRuns, "call", changed)
+    monkeypatch.setattr(answers.DecodingRuns, "call", changed)
     with pytest.raises(SystemExit, match=r"changed a text in float32.*: math, prompt 1, token 7"):
         bench.main(words(folder, tmp_path, "--tasks", "math"))
     assert "In float32 1 of 2 texts are not the target's own, 0 of them" in capsys.readouterr().out
 
 
-def test_drafts_are_counted_by_their_length(bench: Any) -> None:
+def test_drafts_are_counted_by_their_length(answers: Any) -> None:
     # 5 drafts: two of nothing, one of 1, two of 3
-    assert bench.each_draft([3, 2, 2], 5) == [0, 0, 1, 3, 3]
-    assert bench.each_draft([], 2) == [0, 0]
-    assert bench.each_draft([], 0) == []
+    assert answers.each_draft([3, 2, 2], 5) == [0, 0, 1, 3, 3]
+    assert answers.each_draft([], 2) == [0, 0]
+    assert answers.each_draft([], 0) == []
 
 
-def test_where_texts_part(bench: Any, tiny_llama: Any) -> None:
+def test_where_texts_part(answers: Any, tiny_llama: Any) -> None:
     prompt = torch.tensor([[5, 6, 7]])
     logits = tiny_llama(torch.tensor([[5, 6, 7, 9]])).logits[0, -1].detach()
-    found = bench.parting(tiny_llama, prompt, [9, 11, 4], [9, 12, 4])
+    found = answers.parting(tiny_llama, prompt, [9, 11, 4], [9, 12, 4])
     assert found["position"] == 1
     assert found["gap"] == pytest.approx(float((logits[11] - logits[12]).abs()), rel=1e-4)
     assert found["near_tie"] is False
     with torch.no_grad():  # two tokens that can never be told apart
         head = tiny_llama.get_output_embeddings().weight
         head[12] = head[11]
-    assert bench.parting(tiny_llama, prompt, [9, 11], [9, 12])["near_tie"] is True
-    ends = bench.parting(tiny_llama, prompt, [9], [9, 12])
+    assert answers.parting(tiny_llama, prompt, [9, 11], [9, 12])["near_tie"] is True
+    ends = answers.parting(tiny_llama, prompt, [9], [9, 12])
     assert ends == {"position": 1, "gap": None, "near_tie": False}
 
 
@@ -216,6 +238,11 @@ def test_drafts_by_task(bench: Any) -> None:
     assert bench.named(["sql=b"], ["ner"]) == {"ner": "sql=b"}  # a folder may be called so
     with pytest.raises(ValueError, match="math has no draft: give --draft math=DRAFT"):
         bench.named(["ner=b"], ["ner", "math"])
+    # Tasks that have a draft are measured, where none is named.
+    assert bench.named(["ner=b", "math=c"], None) == {"math": "c", "ner": "b"}
+    assert list(bench.named(["a"], None)) == ["math", "ner", "function_calling"]
+    call = ["--data", "d", "--draft", "ner=b"]
+    assert bench.parsed(call).tasks == [*bench.parsed(call).new_tokens] == ["ner"]
 
 
 @pytest.mark.parametrize(

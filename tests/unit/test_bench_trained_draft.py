@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,13 +22,15 @@ KEPT = range(0, 300, 2)
 
 
 @pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_trained_draft", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def bench() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)
+        spec = importlib.util.spec_from_file_location("bench_trained_draft", SCRIPT)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,10 @@ def test_it_measures_and_writes(
     assert set(found["tokens_per_second"]) == {"plain", *found["head_rows"]}
     assert set(found["trimmed_over"]) == {"full", "trained_full"}
     assert found["trimmed_over"]["full"]["median"] == report.ratio("draft", "full").median
+    for name, entry in (("trimmed", "draft"), ("full", "full")):
+        assert found["draft_ms_a_token"][name] == report.entries[entry].draft_step_ms > 0
+    weights = (folder / "draft" / "model.safetensors").read_bytes()
+    assert found["draft_weights"] == hashlib.sha256(weights).hexdigest()
     there = DecodeReport.load(output / "float32" / "decode_report.json")
     assert there.draft.facts["dtype"] == there.plain.facts["dtype"] == "float32"
     assert found["identical_in_float32"] == [3, 3]
@@ -119,6 +127,14 @@ def test_what_is_finished_is_not_measured_again(
     bench.main(other)
     report = DecodeReport.load(output / "decode_report.json")
     assert report.draft.facts["num_assistant_tokens"] == 3
+
+
+def test_a_draft_of_fewer_rows_is_no_full_vocabulary(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match="has 150 rows, the target's vocabulary 300"):
+        bench.main(words(folder, tmp_path / "out", "--trained-full", str(folder / "draft")))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_ratio_of_lengths_is_that_of_all_prompts(bench: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -99,7 +100,12 @@ def words(folder: Path, output: Path, *more: str) -> list[str]:
     files = ["--target", str(folder / "target"), "--data", str(folder / "data")]
     numbers = ["--prompts", "3", "--max-new-tokens", "6", "--draft-length", "2", "--rounds", "2"]
     ours = ["--vllm-python", sys.executable, "--output", str(output)]
+    ours += ["--work", str(output / "work")]
     return [*ours, *files, "--draft", f"sql={folder / 'draft'}", *numbers, *more]
+
+
+def text_of(output: Path) -> str:
+    return (output / "report.md").read_text(encoding="utf-8")
 
 
 def notes(tmp_path: Path, kind: str) -> list[Any]:
@@ -114,7 +120,7 @@ def test_it_measures_and_writes(
     bench.main(words(folder, output, "--concurrency", "1", "2"))
     found = json.loads((output / "figures.json").read_text(encoding="utf-8"))
     assert found["settings"]["concurrency"] == [1, 2]
-    assert found["settings"]["versions"]["python"]
+    assert found["domains"]["sql"]["versions"]["python"]
     one = found["domains"]["sql"]
     assert one["head_rows"] == {"trimmed": len(KEPT), "full": 300}
     assert one["vocab_size"] == 300
@@ -142,19 +148,28 @@ def test_it_measures_and_writes(
     timed = [note[2] for note in notes(tmp_path, "asked") if note[0] == 3]
     assert timed == [None, len(KEPT), 300, len(KEPT), 300, None] * 2
     assert (output / "report.png").read_bytes().startswith(b"\x89PNG")
-    assert not list(output.glob("*.jsonl"))
-    assert not (output / "exports").exists()
+    assert {path.name for path in output.iterdir()} == {
+        "figures.json",
+        "report.md",
+        "report.png",
+        "work",
+    }
+    assert list((output / "work").iterdir()) == []
     text = (output / "report.md").read_text(encoding="utf-8")
     assert text in capsys.readouterr().out
     for said in (
         "# Drafts served by vLLM",
-        "3 prompts a domain, greedy, at most 6 new tokens, 2 tokens drafted a round, bfloat16",
+        "1,024 tokens; greedy, at most 6 new tokens, 2 tokens drafted a round, bfloat16",
         "## 1 at a time",
         "## 2 at a time",
         f"| sql | the draft | {len(KEPT)} | ",
         "| 2.00 | 1.000 0.000 | 3 of 3 |",
         "| sql | vLLM alone | 300 | ",
         "    python examples/bench_vllm.py --vllm-python ",
+        "3 prompts a domain, the first of its file that have at most 1,024 tokens",
+        "the brackets hold the lowest and the highest ratio of the 2 rounds",
+        "3 prompts, none before the last of them was longer than 1,024 tokens",
+        f"exported with torch {one['exported_with']['torch']}, ",
     ):
         assert said in text, said
 
@@ -191,7 +206,7 @@ def test_it_goes_on_where_it_was_killed(
     with pytest.raises(KeyboardInterrupt):
         bench.main(words(folder, output))
     monkeypatch.setattr(bench.KeptRows, "add", real)
-    first = json.loads(next(output.glob("*.rows.jsonl")).read_text("utf-8").splitlines()[0])
+    first = json.loads(next(output.glob("work/*.rows.jsonl")).read_text("utf-8").splitlines()[0])
     bench.main(words(folder, output))
     assert "going on, 4 answers" in capsys.readouterr().out
     found = json.loads((output / "figures.json").read_text(encoding="utf-8"))
@@ -211,6 +226,38 @@ def test_it_goes_on_where_it_was_killed(
     assert both["sql"] == found["domains"]["sql"]
     with pytest.raises(SystemExit, match="was measured with rounds 2, now it is 3"):
         bench.main([*words(folder, output), "--rounds", "3"])
+
+    # What another release measured stays, and the report says so.
+    monkeypatch.setattr(bench, "installed", lambda python: {"versions": {}, "environment": {}})
+    capsys.readouterr()
+    bench.main(words(folder, output, *more))
+    assert "sql is measured already" in capsys.readouterr().out
+    there = json.loads((output / "figures.json").read_text(encoding="utf-8"))
+    there["domains"]["dogs"]["versions"]["torch"] = "0.1"
+    report = importlib.import_module("vllm_report")
+    several = "Not all of it was measured on one machine"
+    assert several in report.markdown(there)
+    assert several not in text_of(output)
+
+
+def test_longer_prompts_are_passed_over_and_named(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    domains, report = sys.modules["vllm_domains"], importlib.import_module("vllm_report")
+    with (tmp_path / "many.jsonl").open("w", encoding="utf-8") as file:
+        for text in ("a", "long " * 90, "b", "long " * 80, "c", "long " * 70):
+            turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    named = ([f"sql={folder / 'draft'}"], [f"sql={tmp_path / 'many.jsonl'}"])
+    (domain,) = domains.domains_of(*named)
+    tokenizer = make_byte_tokenizer()
+    every, none = domains.prompts_of(domain, tokenizer, 6, 4096)
+    assert none == []
+    found, longer = domains.prompts_of(domain, tokenizer, 3, 300)
+    assert found == every[::2]
+    assert longer == [2, 4]  # the last one comes after all that are asked
+    told = report.passed_over({"longer": [2, 7]}, 1024)
+    assert told == "and 2 of more than 1,024 tokens passed over: 2, 7"
 
 
 def test_it_ends_in_time(bench: Any, folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import shutil
@@ -25,6 +26,7 @@ from vtrim_hf.hub import publish
 from vtrim_hf.hub_evaluation import FIGURES, eval_results_text
 from vtrim_hf.local_hub import Account, LocalHub
 from vtrim_hf.local_hub.card_checks import check_card
+from vtrim_hf.named_models import folder_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -132,6 +134,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "command": "python examples/x.py",
     }
     asked |= {"data": "d/test.jsonl", "data_fingerprint": "f" * 64}
+    weights = (tmp_path / "draft" / "model.safetensors").read_bytes()
+    asked |= {"draft_weights": hashlib.sha256(weights).hexdigest()}
     found = loaded("bench_trained_draft", monkeypatch).figures_of(there, there, asked)
     (bench / "figures.json").write_text(json.dumps(found), encoding="utf-8")
     (bench / "report.md").write_text("read me\n", encoding="utf-8")
@@ -234,6 +238,65 @@ def test_another_figure_is_found(run: Any, place: Path) -> None:
     training.write_text(json.dumps({**other, "tokens_seen": 1}), encoding="utf-8")
     with pytest.raises(SystemExit, match=r"training\.tokens is 60000, .* has 1"):
         run()
+
+
+def change(place: Path, **figures: Any) -> None:
+    """Let figures say something else; None takes a field out."""
+    found = {**json_of(place), **figures}
+    kept = {name: value for name, value in found.items() if value is not None}
+    place.write_text(json.dumps(kept), encoding="utf-8")
+
+
+def test_the_measurement_of_another_draft_is_refused(run: Any, place: Path) -> None:
+    """One of the same ids and sizes, trained otherwise: nothing but its weights tells."""
+    file = place / "bench" / "figures.json"
+    own = json_of(file)["draft_weights"]
+    change(file, draft_weights="a" * 64)
+    with pytest.raises(SystemExit, match=rf"is {own}, .* is of a{{64}}: give the draft"):
+        run(*words(place))
+    assert not (place / "evidence").exists()
+    change(file, draft_weights=None)
+    with pytest.raises(SystemExit, match=r"figures\.json is of None"):
+        run(*words(place))
+
+
+def test_of_older_figures_the_folder_must_be_as_it_was(run: Any, place: Path) -> None:
+    identity = f"folder:{folder_hash(place / 'draft')}"
+    change(place / "bench" / "figures.json", draft_weights=None, draft_identity=identity)
+    (place / "draft").rename(place / "moved")
+    given = [word.replace(str(place / "draft"), str(place / "moved")) for word in words(place)]
+    run(*given)
+    (place / "moved" / "more.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"is of {identity}: give the draft"):
+        run(*given)
+
+
+def test_the_weights_of_a_draft_that_ships_are_those_that_were_measured(
+    cards: Any, run: Any, place: Path
+) -> None:
+    run(*words(place))
+    there, shipped = place / "evidence" / "sql", place / "drafts" / "tiny_sql"
+    shutil.copytree(place / "draft", shipped, ignore=shutil.ignore_patterns("vtrim"))
+    shutil.move(there / "vtrim", shipped / "vtrim")
+    folders = {"evidence": place / "evidence", "drafts": place / "drafts"}
+    cards.Evidence.of("sql", **folders)
+    weights = shipped / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    with pytest.raises(ValueError, match=r"not tell of the same draft: the draft in .*tiny_sql"):
+        cards.Evidence.of("sql", **folders)
+    change(there / "figures.json", draft_weights=None)  # older ones say nothing of the weights
+    cards.Evidence.of("sql", **folders)
+
+
+def test_a_name_comes_from_the_target_that_the_facts_name(cards: Any) -> None:
+    ids = {
+        "HuggingFaceTB/SmolLM2-135M-Instruct": ("NAMESPACE/smollm2-sql-draft", "apache-2.0"),
+        "Qwen/Qwen2.5-Coder-1.5B": ("NAMESPACE/qwen2.5-coder-1.5b-sql-draft", None),
+    }
+    for target, expected in ids.items():
+        said = cards.publisher_of({"target": {"id": target}}, "sql")
+        assert (said["repo_id"], said["license"]) == expected
+    assert cards.publisher_of({"target": {}}, "sql")["repo_id"] == "NAMESPACE/sql-draft"
 
 
 def test_a_card_without_evidence_goes(run: Any, place: Path) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recipes import write_rows
+from tiny_models import make_byte_tokenizer
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 pytestmark = pytest.mark.newest
@@ -26,6 +29,22 @@ def test_the_most_frequent_are_filled_up_from_below(rivals: Any) -> None:
     assert rivals.first(counted, 2).tolist() == [1, 3]
     assert rivals.first(counted, 5).tolist() == [0, 1, 2, 3, 4]
     assert rivals.first(counted, 2, forced=[5]).tolist() == [3, 5]
+
+
+def test_counts_of_another_width_are_counted_anew(
+    rivals: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Targets of one tokenizer may be padded to several widths."""
+    monkeypatch.setenv("VTRIM_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "train.jsonl"
+    write_rows(path, "fox", 0, 9)
+    found = []
+    for width in (300, 320):
+        facts = {"tokenizer_hash": "t", "template_hash": "c"}
+        target = SimpleNamespace(vocab_size=width, facts=facts, tokenizer=make_byte_tokenizer())
+        found.append(rivals.text_counts(path, target, 0.2).raw)
+    assert [counts.size for counts in found] == [300, 320]
+    assert found[0].tolist() == found[1][:300].tolist()
 
 
 @pytest.mark.parametrize("end", [5, None])
