@@ -23,6 +23,7 @@ TOKENIZERS = {
     "smollm2": "SmolLM2",
     "qwen2.5-coder-1.5b-instruct": "Qwen2.5",
 }
+TARGETS = {"smollm2": "SmolLM2-135M-Instruct"}  # models that have a short name
 # What others would choose, in bench_vocabulary.py's words and in a column's head.
 RIVALS = {
     "vtrim": "`vtrim_hf`",
@@ -77,10 +78,11 @@ def trained_drafts() -> str:
         found = read(str(place.relative_to(EVIDENCE)))
         ratio = found["acceptance_length_of_trimmed_over"]["full"]["ratio"]
         same, number = found["identical_in_float32"]
-        domain = place.parent.name
+        name, target = place.parent.name, Path(found["target"]).name
         rows.append(
             [
-                f"[{domain}](examples/evidence/trained_drafts/{domain}/report.md)",
+                f"[{name}](examples/evidence/trained_drafts/{name}/report.md)",
+                TARGETS.get(target, target),
                 f"{found['head_rows']['trimmed']:,}",
                 str(found["draft_length"]),
                 f"{found['acceptance_length']['trimmed']:.2f}",
@@ -90,7 +92,7 @@ def trained_drafts() -> str:
                 f"{same} of {number}",
             ]
         )
-    heads = ["domain", "head rows", "drafted a round", "acceptance length"]
+    heads = ["draft", "target", "head rows", "drafted a round", "acceptance length"]
     heads += ["over the target alone"]
     heads += ["over `extend`", "acceptance length over its", "the target's own texts (float32)"]
     return table(heads, rows)
