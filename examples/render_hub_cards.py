@@ -225,7 +225,7 @@ def add(args: argparse.Namespace) -> None:
         args.bench,
         search=args.search,
         counts=args.counts,
-        target_id=target.hub_id,
+        target_id=args.target_id or target.hub_id,
         datasets=args.dataset,
         tokenizer=target.tokenizer,
         evidence=args.evidence,
@@ -254,6 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--search", type=Path, help="search.json of its vocabulary")
     parser.add_argument("--counts", type=Path, help="the counts that were searched")
     parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
+    parser.add_argument("--target-id", help="Hub id of a target that lies in a folder")
     parser.add_argument("--dataset", action="append", help="Hub id of data that was counted")
     parser.add_argument("--repo-id", help="where it would be published")
     parser.add_argument("--license", help="of the weights, as the Hub names it")
