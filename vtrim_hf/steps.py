@@ -172,7 +172,7 @@ def make_latency(
             every = DraftVocabulary.from_ids(
                 range(target.vocab_size), vocab_size=target.vocab_size
             )
-            sizes = {} if mlp_width is None else {"intermediate_size": mlp_width}
+            sizes: dict[str, Any] = {} if mlp_width is None else {"intermediate_size": mlp_width}
             whole = TrimmedDraftForCausalLM.for_target(target.model("auto"), every, **sizes)
             return LatencyModel.measured(whole.body)
         return LatencyModel.eagle3(target.config, kind=kind, intermediate_size=mlp_width)
