@@ -6,17 +6,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from task_questions import Questions, Task
 from tqdm.auto import tqdm
 
 from vtrim_hf.decoding_prompts import prepare_prompts
-from vtrim_hf.decoding_runs import DecodingRuns
+from vtrim_hf.decoding_runs import DecodingRuns, first_difference
 from vtrim_hf.decoding_ways import plain_ways, ways
 from vtrim_hf.kept_rows import KeptRows
 from vtrim_hf.metrics import metric_path
-
-NEAR_TIE_STEPS = 2
 
 
 def each_draft(by_position: Sequence[int], drafts: int) -> list[int]:
@@ -30,23 +27,6 @@ def each_draft(by_position: Sequence[int], drafts: int) -> list[int]:
     return [
         length for length, (here, further) in enumerate(reached) for _ in range(here - further)
     ]
-
-
-@torch.no_grad()
-def parting(
-    target: Any, prompt: torch.Tensor, alone: Sequence[int], other: Sequence[int]
-) -> dict[str, Any]:
-    """Say where two texts part, and whether the two tokens are as good as equal there."""
-    pairs = enumerate(itertools.zip_longest(alone, other))
-    position = next(at for at, (one, two) in pairs if one != two)
-    found: dict[str, Any] = {"position": position, "gap": None, "near_tie": False}
-    if position < min(len(alone), len(other)):
-        said = torch.tensor([alone[:position]], dtype=prompt.dtype, device=prompt.device)
-        logits = target(torch.cat([prompt, said], dim=1), logits_to_keep=1).logits[0, -1].float()
-        gap = float((logits[alone[position]] - logits[other[position]]).abs())
-        step = torch.finfo(target.dtype).eps * max(1.0, float(logits.abs().max()))
-        found |= {"gap": gap, "near_tie": gap <= NEAR_TIE_STEPS * step}
-    return found
 
 
 def answer_all(
@@ -80,7 +60,7 @@ def answer_all(
                 "parting": None,
             }
             if said != other:
-                row["parting"] = parting(target, every[index]["input_ids"], said, other)
+                row["parting"] = first_difference(target, every[index]["input_ids"], said, other)
             kept.add(row)
 
 

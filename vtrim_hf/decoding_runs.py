@@ -138,7 +138,7 @@ class DecodingRuns:
                 if ids != plain_ids:
                     cell["difference"] = {
                         "prompt": index,
-                        **_difference(reference.target, inputs["input_ids"], plain_ids, ids),
+                        **first_difference(reference.target, inputs["input_ids"], plain_ids, ids),
                     }
             entries[way.name] = cell
         return {
@@ -159,7 +159,7 @@ class DecodingRuns:
 
 
 @torch.no_grad()
-def _difference(
+def first_difference(
     target: Any, prompt: torch.Tensor, plain: list[int], other: list[int]
 ) -> dict[str, Any]:
     """Say where two texts part, and how close the two tokens' logits are there."""

@@ -201,16 +201,22 @@ def test_drafts_are_counted_by_their_length(answers: Any) -> None:
 def test_where_texts_part(answers: Any, tiny_llama: Any) -> None:
     prompt = torch.tensor([[5, 6, 7]])
     logits = tiny_llama(torch.tensor([[5, 6, 7, 9]])).logits[0, -1].detach()
-    found = answers.parting(tiny_llama, prompt, [9, 11, 4], [9, 12, 4])
+    found = answers.first_difference(tiny_llama, prompt, [9, 11, 4], [9, 12, 4])
     assert found["position"] == 1
     assert found["gap"] == pytest.approx(float((logits[11] - logits[12]).abs()), rel=1e-4)
     assert found["near_tie"] is False
     with torch.no_grad():  # two tokens that can never be told apart
         head = tiny_llama.get_output_embeddings().weight
         head[12] = head[11]
-    assert answers.parting(tiny_llama, prompt, [9, 11], [9, 12])["near_tie"] is True
-    ends = answers.parting(tiny_llama, prompt, [9], [9, 12])
-    assert ends == {"position": 1, "gap": None, "near_tie": False}
+    assert answers.first_difference(tiny_llama, prompt, [9, 11], [9, 12])["near_tie"] is True
+    ends = answers.first_difference(tiny_llama, prompt, [9], [9, 12])
+    assert ends == {
+        "position": 1,
+        "plain_token": None,
+        "token": 12,
+        "gap": None,
+        "near_tie": False,
+    }
 
 
 def test_prompts_begin_with_short_answered_conversations(

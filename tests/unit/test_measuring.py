@@ -19,7 +19,7 @@ from vtrim_hf.decode_entry import Spread
 from vtrim_hf.decode_report import DecodeReport
 from vtrim_hf.decoding_meter import PARTS, CallTally, metered, unwrapped
 from vtrim_hf.decoding_prompts import prepare_prompts
-from vtrim_hf.decoding_runs import _difference
+from vtrim_hf.decoding_runs import first_difference
 from vtrim_hf.decoding_ways import _cast_copy, plain_ways
 from vtrim_hf.measuring import NoGainWarning, measure_decoding
 from vtrim_hf.modeling_trimmed_draft import TrimmedDraftForCausalLM
@@ -399,17 +399,17 @@ class TestDtypes:
         """[transformers#39421] ties flip in bfloat16, and are told from real differences."""
         said = plain_text(tiny_llama, PROMPTS[0])
         other = [*said[:4], (said[4] + 1) % 300, *said[5:]]
-        found = _difference(tiny_llama, PROMPTS[0], said, other)
+        found = first_difference(tiny_llama, PROMPTS[0], said, other)
         assert found["position"] == 4
         assert not found["near_tie"]
         assert found["gap"] > 0.01
         head = tiny_llama.lm_head.weight
         with torch.no_grad():
             head[other[4]] = head[said[4]]
-        found = _difference(tiny_llama, PROMPTS[0], said, other)
+        found = first_difference(tiny_llama, PROMPTS[0], said, other)
         assert found["gap"] == 0.0
         assert found["near_tie"]
-        assert _difference(tiny_llama, PROMPTS[0], said, said[:4])["gap"] is None
+        assert first_difference(tiny_llama, PROMPTS[0], said, said[:4])["gap"] is None
 
     def test_a_text_that_differs_is_reported(
         self, tiny_llama: Any, monkeypatch: pytest.MonkeyPatch
