@@ -1,6 +1,8 @@
 """Would a learnt "none of these" class pay, by which a draft owns up to words that it lacks?
 
-    python examples/bench_none_class.py DRAFT COUNTS --train answers.jsonl --test others.jsonl
+    vtrim count --domain others=others.jsonl --target smollm2 --from-target -o others.safetensors
+    python examples/bench_none_class.py DRAFT COUNTS --train answers.jsonl \
+        --test others.others.answers.jsonl
 
 A trimmed draft cannot say a token outside its vocabulary, and whatever it drafts from there on is
 in vain. A class "none of these", one more row of the head, could end the draft in time. Here that
@@ -10,17 +12,21 @@ with drafts that end where the class is likelier than not. Beside it stand a dra
 the confidence rule on the draft's own softmax, and an oracle that knows when the target's next
 token lies outside: no class could end drafts better than that. COUNTS, what `vtrim count` wrote,
 decides which ids a smaller vocabulary keeps. A round costs one verification and, for each token
-drafted, --step of it (a report of `vtrim measure` tells the two times).
+drafted, --step of it (a report of `vtrim measure` tells the two times). OUTPUT gets figures.json
+and report.md. Nothing is timed, so that a busy machine gives the same figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from bench_results import FIGURES, REPORT, command_line
 
 from vtrim_hf import DraftVocabulary, TokenCounts, TrimmedDraftForCausalLM, required_token_ids
 from vtrim_hf.eagle_body import normed
@@ -31,10 +37,12 @@ from vtrim_hf.training_batches import collate
 from vtrim_hf.training_data import TrainingSequences, read_sequences
 from vtrim_hf.training_features import TargetReader
 from vtrim_hf.training_forward import ForwardInputs
+from vtrim_hf.vocabulary import write_atomically
 
 BATCH = 16
 LONGEST = 512  # tokens of a conversation
 THRESHOLDS = (0.2, 0.4, 0.6)
+FIXED = "fixed length"
 
 
 @dataclasses.dataclass
@@ -153,8 +161,57 @@ def replay(
     return rounds, made, taken
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def replayed(answers: list[Drafted], none: Callable[[Drafted], torch.Tensor], step: float) -> Any:
+    """Replay every rule; return what each gives as JSON values, by its name."""
+    rules: dict[str, tuple[Callable[[Drafted], torch.Tensor], bool]] = {
+        FIXED: (lambda a: torch.zeros_like(a.hits), False),
+        "none of these": (lambda a: none(a) > 0.5, False),
+        "oracle of outside": (lambda a: a.outside, False),
+    }
+    for least in THRESHOLDS:
+        rules[f"confidence {least}"] = (lambda a, p=least: a.chance.cumprod(1) < p, True)
+    found: dict[str, dict[str, float]] = {}
+    for name, (ends, behind) in rules.items():
+        rounds, made, taken = replay(answers, ends, behind=behind)
+        found[name] = {
+            "rounds": rounds,
+            "drafted": made,
+            "accepted_a_round": taken / rounds,
+            # Every round gives one token more than it takes from the draft.
+            "verifications_a_token": (rounds + step * made) / (rounds + taken),
+        }
+    usual = found[FIXED]["verifications_a_token"]
+    for each in found.values():
+        each["time"] = each["verifications_a_token"] / usual
+    return found
+
+
+def markdown(found: Any) -> str:
+    """Return what people read."""
+    lines = [
+        '# A class "none of these": what it would save',
+        "",
+        f"{found['draft']} for {found['target']}: trained on {found['answers']['train']} answers "
+        f"of {found['train']}, replayed on {found['answers']['test']} of {found['test']}, at most "
+        f"{found['draft_length']} tokens a round, a step at {found['step']} of a verification. "
+        "*outside*: of the tokens that the target said. *time*: of a token, against drafts of "
+        "fixed length.",
+        "",
+        "| k | outside | rule | rounds | drafted | accepted a round | time |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for size in found["sizes"]:
+        lines += [
+            f"| {size['k']:,} | {size['outside']:.2%} | {name} | {rule['rounds']:,} | "
+            f"{rule['drafted']:,} | {rule['accepted_a_round']:.3f} | {rule['time']:.4f} |"
+            for name, rule in size["rules"].items()
+        ]
+    return "\n".join([*lines, "", f"    {found['command']}", ""])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train the class for every size, and replay."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("draft", help="folder or Hub id of a trained draft")
     parser.add_argument("counts", help="what `vtrim count` wrote of the same domain")
     parser.add_argument("--target", default="smollm2")
@@ -164,7 +221,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[400, 800, 1600])
     parser.add_argument("--draft-length", type=int, default=4)
     parser.add_argument("--step", type=float, default=0.04, help="one step, in verifications")
-    args = parser.parse_args()
+    parser.add_argument("--output", type=Path, default=Path("bench_none_class"))
+    args = parser.parse_args(argv)
 
     judge = NamedModel(args.target)
     target: Any = judge.model("float32")
@@ -183,9 +241,13 @@ def main() -> None:
     n = args.draft_length
     with torch.inference_mode():
         batches = {name: read_target(target, whole, each, n) for name, each in parts.items()}
-    print("| k | outside | rule | rounds | drafted | accepted a round | time |")
-    print("|---|---|---|---|---|---|---|")
-    for size in [*args.sizes, len(known)]:
+    found: dict[str, Any] = {
+        **{name: value for name, value in vars(args).items() if name not in ("output", "sizes")},
+        "answers": {name: len(each) for name, each in parts.items()},
+        "command": command_line("bench_none_class.py", argv),
+        "sizes": [],
+    }
+    for size in [*(size for size in args.sizes if size < len(known)), len(known)]:
         draft = whole
         if size < len(known):
             ids = DraftVocabulary.from_counts(counts, size, required=required.ids)
@@ -197,24 +259,19 @@ def main() -> None:
         with torch.inference_mode():
             train, test = (list(drafted(draft, batches[name], n)) for name in ("train", "test"))
         none = train_class([dataclasses.replace(a, states=a.states.clone()) for a in train])
-        rules: dict[str, tuple[Callable[[Drafted], torch.Tensor], bool]] = {
-            "fixed length": (lambda a: torch.zeros_like(a.hits), False),
-            "none of these": (lambda a, none=none: none(a) > 0.5, False),
-            "oracle of outside": (lambda a: a.outside, False),
-        }
-        for least in THRESHOLDS:
-            rules[f"confidence {least}"] = (lambda a, p=least: a.chance.cumprod(1) < p, True)
         outside = sum(int(a.outside[:, 0].sum()) for a in test) / sum(len(a.hits) for a in test)
-        usual = None
-        for name, (ends, behind) in rules.items():
-            rounds, made, taken = replay(test, ends, behind=behind)
-            # Every round gives one token more than it takes from the draft.
-            time = (rounds + args.step * made) / (rounds + taken)
-            usual = usual or time
-            print(
-                f"| {len(draft.kept_ids):,} | {outside:.2%} | {name} | {rounds:,} | {made:,} | "
-                f"{taken / rounds:.3f} | {time / usual:.4f} |"
-            )
+        found["sizes"].append(
+            {
+                "k": len(draft.kept_ids),
+                "outside": outside,
+                "rules": replayed(test, none, args.step),
+            }
+        )
+    text = markdown(found)
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_atomically(args.output / REPORT, text.encode())
+    write_atomically(args.output / FIGURES, (json.dumps(found, indent=1) + "\n").encode())
+    print(text)
 
 
 if __name__ == "__main__":

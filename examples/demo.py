@@ -109,11 +109,20 @@ def trained_draft(target: NamedModel, data: Path, output: Path, minutes: float) 
             on_evaluation=step,
         )
 
-    try:
-        trained = trained_in(minutes)
-    except NoTimeLeftError as error:
-        step(f"the target's states alone took {error.spent:.1f} minutes here: that much longer")
-        trained = trained_in(minutes + error.spent)
+    # Remembered, for only a call that asks for the same goes on after a kill.
+    enough = output / f"minutes_{minutes:g}.txt"
+    allowed = float(enough.read_text()) if enough.is_file() else minutes
+    trained = None
+    while trained is None:
+        try:
+            trained = trained_in(allowed)
+        except NoTimeLeftError as error:
+            allowed = minutes + 1.25 * error.spent
+            enough.write_text(str(allowed))
+            step(
+                f"the target's states alone took {error.spent:.1f} minutes here: {allowed:.1f} "
+                "minutes, all included"
+            )
     if trained.draft is not None:
         trained.draft.save_pretrained(place)
         target.tokenizer.save_pretrained(place)

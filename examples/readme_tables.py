@@ -107,6 +107,26 @@ def draft_length() -> str:
     return table(["way of drafting", "over 4 tokens", "over the target alone"], rows)
 
 
+def none_class() -> str:
+    """Return what a learnt class "none of these" saves of the time, beside what else could."""
+    found = read("none_class/wikisql/figures.json")
+    rules = {
+        "none of these": "the class",
+        "confidence 0.2": "a threshold of 0.2",
+        "oracle of outside": "an oracle",
+    }
+    heads = ["head rows", "tokens outside", *(f"saved by {words}" for words in rules.values())]
+    rows = [
+        [
+            f"{size['k']:,}",
+            percent(size["outside"]),
+            *(percent(1 - size["rules"][name]["time"]) for name in rules),
+        ]
+        for size in found["sizes"]
+    ]
+    return table(heads, rows)
+
+
 def percent(share: float, digits: int = 1) -> str:
     """Return a share for people."""
     return f"{share:.{digits}%}".replace("%", " %")
@@ -196,6 +216,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "wikisql": lambda: one_draft("wikisql"),
     "trained_drafts": trained_drafts,
     "draft_length": draft_length,
+    "none_class": none_class,
     "vocabulary": vocabulary,
     "vocabulary_rivals": vocabulary_rivals,
     "stability": stability,

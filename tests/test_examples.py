@@ -18,7 +18,7 @@ EXAMPLES = {
     "01_count_and_search.py": (),
     "02_trim_and_generate.py": (),
     "03_publish_and_load.py": (),
-    "04_train_eagle_draft.py": ("--steps", "2", "--answers", "32"),
+    "04_train_eagle_draft.py": ("--steps", "2", "--answers", "32", "--minutes", "30"),
 }
 LONGEST_EXAMPLE = 60
 WIKISQL = ROOT / "examples" / "data" / "wikisql"

@@ -46,6 +46,10 @@ FIGURES: dict[str, tuple[str, list[str | int]]] = {
         "draft_length/wikisql/draft_length.json",
         ["ways", "5 tokens", "over_base", "low"],
     ),
+    "none_class": (
+        "none_class/wikisql/figures.json",
+        ["sizes", 0, "rules", "none of these", "time"],
+    ),
     "vocabulary": ("vocabulary/smollm2/figures.json", ["domains", "sql", "grid", 4, "exact", "k"]),
     "vocabulary_rivals": (
         "vocabulary/llama3/figures.json",

@@ -122,8 +122,8 @@ class AnswersFile:
             ]
             raise ValueError(
                 f"{self._path} holds answers of another target or other settings "
-                f"({'; '.join(changed) or 'other weights'}): answers are never mixed; "
-                "use another output file"
+                f"({'; '.join(changed) or 'other weights or another config'}): answers are "
+                "never mixed; use another output file"
             )
 
     def _check_answer(self, row: Mapping[str, Any], number: int) -> None:

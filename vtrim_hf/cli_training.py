@@ -48,7 +48,11 @@ def train(
         str | None, typer.Option("--from", help="A draft to train on; its vocabulary stays.")
     ] = None,
     regenerate: Annotated[
-        bool, typer.Option("--regenerate", help="Let the target answer the prompts first.")
+        bool,
+        typer.Option(
+            "--regenerate",
+            help="Let the target answer the prompts first; the user's cache keeps its answers.",
+        ),
     ] = False,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest answer (with --regenerate), 256.")
@@ -56,11 +60,17 @@ def train(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Prompts to answer at most (with --regenerate).")
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data, 10.")] = None,
+    answer_batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Prompts answered at once (with --regenerate), 16.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the data, 10; with --minutes, no end.")
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Stop in this time, with answers and features; calibrating comes on top."
+            help="Stop in this time, with features and answers (half of it at most); "
+            "calibrating comes on top."
         ),
     ] = None,
     layers: Annotated[
@@ -73,8 +83,12 @@ def train(
     unroll: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens drafted in a row, half at first: 4 on a CPU, 7 on a GPU."
+            min=1, help="Tokens drafted in a row while training: 4 on a CPU, 7 on a GPU."
         ),
+    ] = None,
+    unroll_warmup: Annotated[
+        float | None,
+        typer.Option(help="Share of the training, at first, with half of --unroll, 0.6; 0: none."),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
     batch_size: Annotated[
@@ -109,13 +123,13 @@ def train(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of weights and order.")] = 42,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log for TensorBoard, too.")
+        bool, typer.Option("--tensorboard", help="Log for TensorBoard, in OUTPUT.tensorboard.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on after an interruption.")
     ] = True,
     keep_checkpoints: Annotated[
-        bool, typer.Option("--keep-checkpoints", help="Leave checkpoints and answers in place.")
+        bool, typer.Option("--keep-checkpoints", help="Leave the checkpoints in place.")
     ] = False,
     json_: AsJson = False,
     quiet: Quiet = False,
@@ -128,13 +142,18 @@ def train(
     In an hour, the target's own words: `vtrim train smollm2 prompts.jsonl --vocabulary search
     --regenerate --minutes 60`
 
-    Run again after an interruption, with the same arguments, it goes on where it was.
+    Run again after an interruption, with the same arguments or more minutes, it goes on where it
+    was. The target's answers and features stay in the user's cache (`~/.cache/vtrim_hf`, or
+    `$VTRIM_CACHE`), or in the folder of --feature-cache, for trainings with other arguments.
     """
     from .training_step import train_draft
+    from .training_workplace import tensorboard_folder
 
     check_output(output, folder=True)
-    if not regenerate and (max_new_tokens is not None or limit is not None):
-        raise ValueError("--max-new-tokens and --limit are for --regenerate: add it")
+    if not regenerate and {max_new_tokens, limit, answer_batch_size} != {None}:
+        raise ValueError(
+            "--max-new-tokens, --limit and --answer-batch-size are for --regenerate: add it"
+        )
     if minutes is not None and not math.isfinite(minutes):
         raise ValueError(f"--minutes must be a number, got {minutes}: leave it out for no limit")
     if epochs is not None and epochs <= 0:
@@ -143,6 +162,7 @@ def train(
         "num_train_epochs": epochs,
         "max_minutes": minutes,
         "unroll_steps": unroll,
+        "unroll_warmup": unroll_warmup,
         "learning_rate": learning_rate,
         "per_device_train_batch_size": batch_size,
         "gradient_accumulation_steps": accumulate,
@@ -151,11 +171,18 @@ def train(
         "regenerate": regenerate,
         "regenerate_tokens": max_new_tokens,
         "regenerate_limit": limit,
+        "regenerate_batch_size": answer_batch_size,
         "bf16": bf16,
         "seed": seed,
         "report_to": "tensorboard" if tensorboard else None,
     }
+    if tensorboard:
+        _remark(f"logs for TensorBoard go to {tensorboard_folder(output)}")
     judge = NamedModel(target)
+    if regenerate:
+        from .training_answers import answers_folder
+
+        _remark(f"the target's answers are kept in {answers_folder(settings['feature_cache'])}")
     with no_bars():
         trained = train_draft(
             judge,
@@ -180,12 +207,12 @@ def train(
         if not trained.is_main:
             return
         if trained.draft is None:
-            text = f"{output} holds this draft already; --no-resume trains it anew"
-            remarks.print(text, markup=False, soft_wrap=True)
+            _remark(f"{output} holds this draft already; --no-resume trains it anew")
         else:
             _save(trained, judge, output)
     if not keep_checkpoints:
         trained.clean_up()
+    _tell_of_others(output, trained.workplace)
     _show(trained.report, output, json_)
 
 
@@ -198,6 +225,21 @@ def _save(trained: TrainedDraft, target: NamedModel, output: Path) -> None:
         report = TrainingReport(folder / TRAINING_JSON)
         report.data = trained.report
         report.save()
+
+
+def _tell_of_others(output: Path, workplace: Path) -> None:
+    from .training_workplace import left_by_others
+
+    left = left_by_others(output, workplace)
+    if left:
+        _remark(
+            f"trainings with other arguments left {sum(left.values()) / 1e6:,.1f} MB here, "
+            f"to go on from with those arguments; else delete {', '.join(map(str, left))}"
+        )
+
+
+def _remark(text: str) -> None:
+    remarks.print(text, markup=False, soft_wrap=True)
 
 
 def _show(report: dict[str, Any], output: Path, as_json: bool) -> None:
@@ -218,8 +260,7 @@ def _show(report: dict[str, Any], output: Path, as_json: bool) -> None:
     }
     skipped = (report.get("calibration") or {}).get("skipped")
     if skipped:
-        text = f"the draft's confidence is not calibrated: {skipped}"
-        remarks.print(text, markup=False, soft_wrap=True)
+        _remark(f"the draft's confidence is not calibrated: {skipped}")
     said = {
         **facts,
         "acceptance": " ".join(f"{share:.3f}" for share in facts["acceptance"]),

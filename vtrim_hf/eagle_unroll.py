@@ -4,16 +4,22 @@ At step s a column that starts at i holds what drafting gives s tokens after the
 it reads the state of its own step s-1, sits at position i + s, and sees the real features up to i
 and its own earlier steps, which is just what the cache holds while drafting. This module knows
 nothing about losses.
+
+What a step weighs is a number for each head, column and position. Where these are many, they are
+made for some columns at a time, and made again on the way back instead of being kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from .eagle_body import EagleBody
+
+_WEIGHED_AT_ONCE = 128 << 20  # bytes in float32
 
 
 def unroll(
@@ -84,6 +90,33 @@ def _seen(
     queries: torch.Tensor,
     real: tuple[torch.Tensor, torch.Tensor],
     own: list[tuple[torch.Tensor, torch.Tensor]],
+    visible: torch.Tensor,
+) -> torch.Tensor:
+    """Do what `_attended` does, for some columns at a time where there is much to weigh."""
+    batch, heads, columns, _ = queries.shape
+    each = 4 * batch * heads * (real[0].shape[2] + len(own))
+    at_once = max(1, _WEIGHED_AT_ONCE // each)
+    if at_once >= columns:
+        return _attended(queries, real, own, visible)
+
+    def cut(numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(numbers.split(at_once, dim=2))
+
+    guessed = zip(*[zip(cut(keys), cut(values), strict=True) for keys, values in own], strict=True)
+    parts = [
+        # Nothing is drawn, so there is no state of a generator to preserve.
+        checkpoint(
+            _attended, some, real, steps, seen, use_reentrant=False, preserve_rng_state=False
+        )
+        for some, steps, seen in zip(cut(queries), guessed, cut(visible), strict=True)
+    ]
+    return torch.cat(parts, dim=2)
+
+
+def _attended(
+    queries: torch.Tensor,
+    real: tuple[torch.Tensor, torch.Tensor],
+    own: Sequence[tuple[torch.Tensor, torch.Tensor]],
     visible: torch.Tensor,
 ) -> torch.Tensor:
     """Attend to the real features up to each column, and to the column's own later steps."""

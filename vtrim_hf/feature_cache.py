@@ -1,34 +1,30 @@
 """The target's features on disk: computed once, read over epochs, vocabularies and runs.
 
-A folder for each target, data, template and choice of layers holds shards of whole sequences, and
-an index that is replaced after each of them, so that filling goes on after a kill. Shards are
-mapped into memory when they are read, not loaded.
+A folder for each target, data, template and choice of layers holds shards of whole sequences; the
+files themselves are the business of `feature_shards.py`. The draft's vocabulary decides nothing
+here: trainings with any number of them share a cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from .embedded_models import cache_folder
+from .feature_shards import ShardFiles
 from .training_batches import collate
 from .training_data import TrainingSequences
 from .training_features import Features, TargetReader
-from .vocabulary import write_atomically
 
-INDEX_JSON = "features.json"
 _FORMAT = 1  # part of the fingerprint: raise it when features would be computed otherwise
 _SHARD_BYTES = 128 << 20
-_CHUNK = 16 << 20
 
 
 def features_folder(wanted: str | Path) -> Path:
@@ -72,15 +68,17 @@ class FeatureCache:
             "dtype": str(reader.dtype).removeprefix("torch."),
             # Ids and masks: what data, template and longest length decide.
             "sequences": sequences.fingerprint,
+            "shard_bytes": _SHARD_BYTES,
         }
         self.fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
         self.folder = folder / self.fingerprint[:16]
-        self._facts = {**facts, "template": sequences.template_hash}
         self._sequences, self._reader = sequences, reader
-        self._shards: list[dict[str, Any]] = []
-        self._open: dict[int, Any] = {}
         text = reader.target.config.get_text_config()
-        self._plan = _planned(sequences.lengths, int(text.hidden_size), reader.dtype)
+        # Three states, the last one, top, id, mask.
+        self._token_bytes = reader.dtype.itemsize * int(text.hidden_size) * 4 + 9
+        self._plan = _planned(sequences.lengths, self._token_bytes)
+        facts["template"] = sequences.template_hash
+        self._shards = ShardFiles(self.folder, self.fingerprint, facts, len(self._plan))
         self._place = np.zeros((len(sequences), 3), dtype=np.int64)  # shard, start, end
         for number, members in enumerate(self._plan):
             ends = sequences.lengths[members].cumsum()
@@ -95,7 +93,7 @@ class FeatureCache:
         progress: bool = True,
         on_shard: Callable[[], None] | None = None,
     ) -> int:
-        """Compute what is missing.
+        """Compute what is missing or damaged; waits while another process does so.
 
         Args:
             tokens_at_once: that the target reads in one go, padding included.
@@ -106,30 +104,23 @@ class FeatureCache:
             How many shards were computed now.
 
         Raises:
-            ValueError: if a shard is damaged; the text names it.
+            OSError: if the disk has no room for them.
         """
-        from huggingface_hub.utils.tqdm import tqdm
-
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._shards = self._known()
-        for shard in self._shards:
-            self._check_size(shard)
-        new = 0
-        bar: Any = tqdm(  # type: ignore[no-untyped-call]
-            total=int(self._sequences.ids.size),
-            initial=sum(shard["tokens"] for shard in self._shards),
-            desc="features",
-            unit="token",
-            disable=None if progress else True,
-        )
-        with bar:
-            for number in range(len(self._shards), len(self._plan)):
-                self._shards.append(self._compute(number, tokens_at_once, bar))
-                self._write_index()
-                new += 1
-                if on_shard is not None:
-                    on_shard()
-        return new
+        self._shards.look()
+        if not self._shards.missing:
+            return 0
+        with self._shards.writing():
+            missing = self._shards.missing  # another process may have computed them
+            lengths = self._sequences.lengths
+            left = sum(int(lengths[self._plan[number]].sum()) for number in missing)
+            self._shards.check_room(left * self._token_bytes)
+            with _bar(int(lengths.sum()), left, progress) as bar:
+                for number in missing:
+                    data, facts = self._computed(number, tokens_at_once, bar)
+                    self._shards.add(number, data, **facts)
+                    if on_shard is not None:
+                        on_shard()
+        return len(missing)
 
     def read(self, index: int) -> Features:
         """Return the features of a sequence's tokens but the last, [length - 1, ...].
@@ -138,10 +129,12 @@ class FeatureCache:
             ValueError: if a shard is damaged; the text names it.
         """
         number, start, end = (int(n) for n in self._place[index])
-        shard = self._opened(number)
+        shard = self._shards.opened(number)
         return Features(*(shard.get_slice(name)[start : end - 1] for name in Features._fields))
 
-    def _compute(self, number: int, tokens_at_once: int, bar: Any) -> dict[str, Any]:
+    def _computed(
+        self, number: int, tokens_at_once: int, bar: Any
+    ) -> tuple[bytes, dict[str, int]]:
         members = self._plan[number]
         lengths = self._sequences.lengths[members]
         total = int(lengths.sum())
@@ -166,80 +159,10 @@ class FeatureCache:
             np.concatenate([row["assistant_mask"] for row in ids])
         )
         data = save(whole, {"fingerprint": self.fingerprint, "shard": str(number)})
-        name = _shard_name(number)
-        write_atomically(self.folder / name, data)
-        return {
-            "file": name,
-            "bytes": len(data),
-            "crc32": zlib.crc32(data),
-            "sequences": int(members.size),
-            "tokens": total,
-        }
-
-    def _known(self) -> list[dict[str, Any]]:
-        place = self.folder / INDEX_JSON
-        if not place.is_file():
-            return []
-        try:
-            index = json.loads(place.read_text(encoding="utf-8"))
-            shards = [dict(shard) for shard in index["shards"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{place} is no index of features ({error}): delete the folder, and they are "
-                "computed anew"
-            ) from error
-        if index.get("fingerprint") != self.fingerprint or len(shards) > len(self._plan):
-            raise ValueError(
-                f"{place} is the index of other features ({str(index.get('fingerprint'))[:12]}, "
-                f"wanted {self.fingerprint[:12]}): delete the folder"
-            )
-        return shards
-
-    def _write_index(self) -> None:
-        index = {
-            "fingerprint": self.fingerprint,
-            "facts": self._facts,
-            "finished": len(self._shards) == len(self._plan),
-            "shards": self._shards,
-        }
-        text = json.dumps(index, indent=2) + "\n"
-        write_atomically(self.folder / INDEX_JSON, text.encode())
-
-    def _check_size(self, shard: dict[str, Any]) -> None:
-        place = self.folder / str(shard["file"])
-        size = place.stat().st_size if place.is_file() else 0
-        if size != shard["bytes"]:
-            raise ValueError(self._damaged(shard, f"it has {size} bytes, not {shard['bytes']}"))
-
-    def _opened(self, number: int) -> Any:
-        """Open a shard, whose content is proven once a process."""
-        if number not in self._open:
-            if number >= len(self._shards):
-                raise ValueError(f"{self.folder} is not filled yet: call fill()")
-            shard = self._shards[number]
-            place = self.folder / str(shard["file"])
-            self._check_size(shard)
-            found = 0
-            with place.open("rb") as file:
-                while part := file.read(_CHUNK):
-                    found = zlib.crc32(part, found)
-            if found != shard["crc32"]:
-                raise ValueError(self._damaged(shard, "its content was changed"))
-            try:
-                self._open[number] = safe_open(str(place), framework="pt")
-            except SafetensorError as error:
-                raise ValueError(self._damaged(shard, str(error))) from error
-        return self._open[number]
-
-    def _damaged(self, shard: dict[str, Any], why: str) -> str:
-        return (
-            f"the shard {self.folder / str(shard['file'])} of cached features is damaged ({why}): "
-            f"delete the folder {self.folder.name}, and its features are computed anew"
-        )
+        return data, {"sequences": int(members.size), "tokens": total}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers that load batches open the shards themselves, and have no target.
-        return {**vars(self), "_open": {}, "_reader": None}
+        return {**vars(self), "_reader": None}  # workers that load batches have no target
 
 
 class CachedSequences(torch.utils.data.Dataset[dict[str, Any]]):
@@ -287,10 +210,21 @@ def scored_positions(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return scored
 
 
-def _planned(lengths: np.ndarray, width: int, dtype: torch.dtype) -> list[np.ndarray]:
+def _bar(total: int, left: int, progress: bool) -> Any:
+    from huggingface_hub.utils.tqdm import tqdm
+
+    return tqdm(  # type: ignore[no-untyped-call]
+        total=total,
+        initial=total - left,
+        desc="features",
+        unit="token",
+        disable=None if progress else True,
+    )
+
+
+def _planned(lengths: np.ndarray, each: int) -> list[np.ndarray]:
     """Divide sequences, the shortest first, into shards of about the same size."""
     order = np.argsort(lengths, kind="stable")
-    each = dtype.itemsize * width * 4 + 9  # three states, the last one, top, id, mask
     number = (lengths[order].cumsum() - lengths[order]) * each // _SHARD_BYTES
     borders = np.flatnonzero(np.diff(number)) + 1
     return [part for part in np.split(order, borders) if part.size]
@@ -308,7 +242,3 @@ def _micro_batches(lengths: np.ndarray, tokens: int) -> Iterator[tuple[int, int]
             size += 1
         yield at, size
         at += size
-
-
-def _shard_name(number: int) -> str:
-    return f"features-{number:05d}.safetensors"

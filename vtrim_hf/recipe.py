@@ -78,6 +78,7 @@ class TrainChoice:
         target_dtype: of the target's weights meanwhile; "auto" takes the saved one.
         seed: of weights and order.
         feature_cache: folder of the target's features; "auto" or "none".
+        unroll_warmup: share of the training, at its begin, that drafts half as many in a row.
     """
 
     minutes: float | None = None
@@ -91,6 +92,7 @@ class TrainChoice:
     target_dtype: str = "auto"
     seed: int = 42
     feature_cache: str = "auto"
+    unroll_warmup: float | None = None
 
 
 @dataclass(frozen=True)

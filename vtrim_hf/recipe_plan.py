@@ -24,7 +24,7 @@ FORMATS = {
     "count": [1, COUNTING, COUNTS_FORMAT],
     "search": 1,
     "trim": 1,
-    "train": 1,
+    "train": 2,
     "measure": 1,
 }
 """Raise a step's number when it would make something else of the same inputs."""
@@ -146,11 +146,18 @@ def _cut_inputs(recipe: Recipe, draft: NamedModel | None) -> dict[str, Any] | No
 
 def _train_inputs(recipe: Recipe) -> dict[str, Any]:
     """Return what decides a draft that is trained, besides its data and vocabulary."""
+    from .recipe_training import training_settings
+    from .training_workplace import defaults_beside
+
     draft = json.loads(json.dumps(asdict(recipe.draft)))
-    settings = {} if recipe.train is None else asdict(recipe.train)
+    wish = recipe.train
+    if wish is None:
+        return dict(draft)
+    settings = asdict(wish)
     # Where features are kept changes nothing in them.
     settings.pop("feature_cache", None)
-    return {**draft, **settings}
+    # What a recipe leaves out, the library decides, and otherwise one day.
+    return {**draft, **settings, "defaults": defaults_beside(training_settings(wish))}
 
 
 def _count_inputs(

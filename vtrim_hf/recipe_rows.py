@@ -1,7 +1,8 @@
 """Which of a domain's counted conversations are for what: trained on, choosing, or measured.
 
-Nothing that is measured was searched on, trained on, or chose the checkpoint. A conversation's
-hash decides, so that it stays where it is, whatever order the rows come in.
+Nothing that is measured was searched on, trained on, or chose the checkpoint; and no prompt is of
+two kinds: of conversations that answer one prompt, the hash of one decides for all. So they stay
+where they are, whatever order the rows come in.
 
                          with test data                   without
     measured             the test data                    the counts' held-out share, but a quarter
@@ -21,12 +22,12 @@ from .chat_data import open_chat_data
 from .chat_messages import MalformedRow
 from .chat_rows import RECORD_COLUMN, Conversation, read_row
 from .recipe import Domain
-from .training_data import held_out
+from .training_split import by_prompt, held_out, prompt_digest
 
 KEPT_PROMPTS = 1000
 """Held-out conversations of a domain without test data that are kept to be measured."""
 
-DIVIDING = 1
+DIVIDING = 2
 """Part of what a training depends on: raise it when rows would be divided otherwise."""
 
 _CHOOSING = 0.05  # of all conversations, where they are held out for nothing else
@@ -68,7 +69,7 @@ def counted_rows(domain: Domain, counted: Iterable[Any]) -> Iterator[tuple[Any, 
 
 
 def held_out_rows(domain: Domain, counted: Iterable[Any]) -> Iterator[Any]:
-    """Give the rows that the counts hold out: no prompt is one that was searched on."""
+    """Give the rows that the counts hold out: no conversation is one that was searched on."""
     for row, conversation in counted_rows(domain, counted):
         try:
             if _is_held_out(domain, conversation.digest()):
@@ -85,28 +86,42 @@ def divided(domain: Domain, counted: Iterable[Any]) -> DividedRows:
         counted: its data, or the target's answers to it.
     """
     lines: dict[bytes, list[str]] = {}
+    prompts: dict[bytes, bytes] = {}
     speaking = set()
     for row, conversation in counted_rows(domain, counted):
         try:
             digest = conversation.digest()
+            prompts[digest] = prompt_digest(conversation)
         except MalformedRow:
             continue
         lines.setdefault(digest, []).append(line_of(row))
         if conversation.has_answer:
             speaking.add(digest)
-    apart = {d for d in lines if domain.test is None and _is_held_out(domain, d)}
-    rest = speaking - apart
-    eligible = sorted(apart & speaking)
+    groups = by_prompt(prompts)
+    apart = {one for one in groups if domain.test is None and _is_held_out(domain, one)}
+    answered = {one for one, group in groups.items() if group & speaking}
+    rest = answered - apart
+    eligible = sorted(apart & answered)
     if eligible and len(apart) > 1:
         chosen = set(eligible[: max(1, len(apart) // _MOST_CHOOSING)])
     else:
         by_chance = sorted(held_out(rest, _CHOOSING))  # of few it might be all
         chosen = set(by_chance[: max(1, len(rest) // _MOST_CHOOSING)])
 
+    def those(ones: set[bytes]) -> set[bytes]:
+        return {digest for one in ones for digest in groups[one]}
+
+    # Of several answers to a prompt that is held out, some may have been searched on.
+    measured = {digest for digest in those(apart - chosen) if _is_held_out(domain, digest)}
+
     def of(digests: set[bytes]) -> tuple[str, ...]:
         return tuple(text for digest in sorted(digests) for text in lines[digest])
 
-    return DividedRows(of(rest - chosen), of(chosen), of(apart - chosen)[:KEPT_PROMPTS])
+    return DividedRows(
+        of(those(rest - chosen) & speaking),
+        of(those(chosen) & speaking),
+        of(measured)[:KEPT_PROMPTS],
+    )
 
 
 def line_of(row: Any) -> str:

@@ -6,6 +6,7 @@ last checkpoint of a training and the measured prompts as well.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -107,8 +108,8 @@ def run_recipe(
 
     Raises:
         RecipeError: if something that the recipe names cannot be used; before any work.
-        ValueError: for an unknown step, a folder that is no run's or in use, or what a step
-            refuses.
+        ValueError: for an unknown step, a folder that is no run's or in use, several processes,
+            or what a step refuses.
 
     Example:
         ```python
@@ -116,6 +117,7 @@ def run_recipe(
         print(report.goal_met, report.summary["drafts"][0]["speedup"])
         ```
     """
+    _check_alone()
     forced = tuple(force)
     for step in (*forced, *([] if until is None else [until])):
         if step not in recipe.steps:
@@ -151,6 +153,16 @@ def run_recipe(
         run.write_json("report.json", summary)
         run.write_text("report.md", summary_markdown(summary))
         return RunReport(recipe.name, place, tuple(outcomes), summary, goal_met)
+
+
+def _check_alone() -> None:
+    """Raise in one of the processes that torchrun starts: each would run the whole recipe."""
+    number = os.environ.get("WORLD_SIZE", "1")
+    if number != "1":
+        raise ValueError(
+            f"a recipe runs in one process, got WORLD_SIZE={number}: run it without torchrun, or "
+            "train the draft with `torchrun ... -m vtrim_hf.cli train` and publish that"
+        )
 
 
 def _made(

@@ -83,6 +83,7 @@ def read_train(top: Section, folder: Path, *, trained: bool) -> TrainChoice | No
         minutes=section.number("minutes", None, most=1e6, above=0),
         epochs=section.number("epochs", None, most=1e6, above=0),
         unroll=section.whole("unroll", None, most=LONGEST_DRAFT),
+        unroll_warmup=section.number("unroll_warmup", None, most=1),
         learning_rate=section.number("learning_rate", None, most=1, above=0),
         batch_size=section.whole("batch_size", None, most=_LONGEST),
         accumulate=section.whole("accumulate", None, most=_LONGEST),

@@ -22,6 +22,7 @@ def training_settings(wish: TrainChoice) -> dict[str, Any]:
         "max_minutes": wish.minutes,
         "num_train_epochs": wish.epochs,
         "unroll_steps": wish.unroll,
+        "unroll_warmup": wish.unroll_warmup,
         "learning_rate": wish.learning_rate,
         "per_device_train_batch_size": wish.batch_size,
         "gradient_accumulation_steps": wish.accumulate,

@@ -245,6 +245,8 @@ def training_section(found: Found, key: str, *, plots: bool) -> Section:
     if isinstance(settings, Mapping):
         pairs = [(str(n).replace("_", " "), value_cell(v)) for n, v in settings.items()]
         blocks.append(facts("All settings", pairs, folded=True))
+    if isinstance(held.get("machine"), Mapping) and held["machine"]:
+        blocks.append(machine_facts(held["machine"]))
     if isinstance(prints, Mapping):
         pairs = [(str(name), code(value)) for name, value in prints.items()]
         blocks.append(facts("Fingerprints", pairs, folded=True))

@@ -16,13 +16,14 @@ class RunLock:
 
     Args:
         folder: the folder; made if it does not exist.
+        another: what else may be named, for the text of an error.
 
     Raises:
         ValueError: on entering, if another process holds it; the text names its number.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, another: str = "--run-folder") -> None:
+        self._folder, self._another = folder, another
         self._file: IO[str] | None = None
 
     def __enter__(self) -> RunLock:
@@ -36,7 +37,7 @@ class RunLock:
             file.close()
             raise ValueError(
                 f"another run (process {holder}) is at work in {self._folder}: wait until it is "
-                "done, or name another --run-folder"
+                f"done, or name another {self._another}"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

@@ -11,6 +11,7 @@ import copy
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,16 @@ from .answers_file import AnswersFile
 from .batch_counting import SkippedRows
 from .chat_data import open_chat_data
 from .chat_rendering import ChatRenderer
+from .model_hash import model_hash
 from .prompt_reading import Prompt, PromptReader, unanswered, windows
 from .vocabulary import tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
+__all__ = ["TargetAnswers", "answer_with_target", "model_hash"]
+
 _WINDOW = 16  # batches that are sorted by length together, so that little is padded
-_WEIGHTS_SEEN = 64  # numbers of each parameter that go into the model's fingerprint
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class TargetAnswers:
         added: of these, by this run.
         tokens: ids in all answers.
         skipped: rows without a prompt that can be answered.
-        prompts: hashes of this run's prompts.
+        prompts: hashes of this run's prompts; of one that was stopped, of those it came to.
+        stopped: whether time was up before all prompts were answered; the same call goes on.
     """
 
     path: Path
@@ -53,6 +57,7 @@ class TargetAnswers:
     tokens: int
     skipped: SkippedRows
     prompts: frozenset[str]
+    stopped: bool = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self.path.open(encoding="utf-8") as file:
@@ -74,6 +79,7 @@ def answer_with_target(
     generation_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
     limit: int | None = None,
+    seconds: float | None = None,
     chat_template: str | bool | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
     split: str | None = None,
@@ -101,6 +107,8 @@ def answer_with_target(
         generation_kwargs: further fields of the generation config.
         seed: of the drawing.
         limit: prompts at most.
+        seconds: begin no further batch when this time is over; the first one is answered however
+            little it is, so that every run gets on.
         chat_template: see `ChatRenderer`.
         template_kwargs: see `ChatRenderer`.
         split: of a data set that has several.
@@ -123,6 +131,7 @@ def answer_with_target(
         )
     from huggingface_hub.utils.tqdm import tqdm
 
+    began = time.monotonic()
     renderer = ChatRenderer(
         tokenizer, chat_template=chat_template, template_kwargs=template_kwargs
     )
@@ -130,28 +139,29 @@ def answer_with_target(
     facts = _facts(model, tokenizer, renderer, config, seed)
     source = open_chat_data(rows, split=split)
     prompts = PromptReader(source, renderer, _longest_prompt(model, max_new_tokens), strict)
-    added = 0
+    added, stopped = 0, False
     bar: Any = tqdm(  # type: ignore[no-untyped-call]
         total=source.length, desc="answering", unit="row", disable=None if progress else True
     )
     with AnswersFile(Path(output_path), facts) as file, bar:
         asked: set[str] = set()
         new = unanswered(prompts, file.answered, asked, limit, bar)
-        for window in windows(new, batch_size * _WINDOW):
-            window.sort(key=lambda prompt: (len(prompt.ids), prompt.key))
-            for start in range(0, len(window), batch_size):
-                batch = window[start : start + batch_size]
-                said = _generate(model, config, batch, seed)
-                ends = _end_ids(config)
-                file.add(
-                    [
-                        _row(prompt, ids, tokenizer, ends, facts["tokenizer_hash"])
-                        for prompt, ids in zip(batch, said, strict=True)
-                    ]
-                )
-                added += len(batch)
-                bar.set_postfix(answers=added, refresh=False)
-        file.finish()
+        for batch in _batches(new, batch_size):
+            if added and seconds is not None and time.monotonic() - began >= seconds:
+                stopped = True
+                break
+            said = _generate(model, config, batch, seed)
+            ends = _end_ids(config)
+            file.add(
+                [
+                    _row(prompt, ids, tokenizer, ends, facts["tokenizer_hash"])
+                    for prompt, ids in zip(batch, said, strict=True)
+                ]
+            )
+            added += len(batch)
+            bar.set_postfix(answers=added, refresh=False)
+        else:
+            file.finish()
         return TargetAnswers(
             Path(output_path),
             len(file.answered),
@@ -159,7 +169,15 @@ def answer_with_target(
             file.tokens,
             prompts.skipped,
             frozenset(asked),
+            stopped,
         )
+
+
+def _batches(prompts: Iterator[Prompt], size: int) -> Iterator[list[Prompt]]:
+    """Give prompts in batches of about the same length."""
+    for window in windows(prompts, size * _WINDOW):
+        window.sort(key=lambda prompt: (len(prompt.ids), prompt.key))
+        yield from (window[at : at + size] for at in range(0, len(window), size))
 
 
 def _generation_config(
@@ -225,16 +243,6 @@ def _facts(
         "tokenizer_hash": tokenizer_hash,
         "settings": settings,
     }
-
-
-def model_hash(model: PreTrainedModel) -> str:
-    """Tell models apart by a few numbers of every parameter; names and folders may change."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        some = parameter.detach().reshape(-1)[:_WEIGHTS_SEEN]
-        digest.update(f"{name} {tuple(parameter.shape)} ".encode())
-        digest.update(some.to("cpu", torch.float32).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _generate(

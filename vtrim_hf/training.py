@@ -7,27 +7,26 @@ it. What one batch gives is the business of `training_loss.py`, where features c
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback
 
+from .decoding_ways import machine_facts
 from .training_arguments import DraftTrainingArguments
 from .training_batches import GroupedSampler, collate
-from .training_checkpoints import STATE_JSON, continued, existing_checkpoint
+from .training_checkpoints import continued, existing_checkpoint, write_state
 from .training_features import Teacher
 from .training_forward import ForwardInputs, computing_the_loss
-from .training_inputs import TrainingInputs, check_models, kept_ids
+from .training_inputs import TrainingInputs, check_models, forget_measurements, kept_ids
 from .training_loss import UnrolledLoss, added, figures
 from .training_pace import Pace
 from .training_progress import TrainingFlow
 from .training_report import TRAINING_JSON, TrainingReport
-from .vocabulary import write_atomically
 
 __all__ = ["DraftTrainer", "DraftTrainingArguments"]
 
@@ -42,8 +41,7 @@ class DraftTrainer(Trainer):
             weights become float32.
         target: the model that it drafts for, loaded, in any dtype, on any device.
         args: settings; `output_dir` holds checkpoints and `training_report.json`.
-        train_dataset: chat data of any shape that counting reads (`open_chat_data`), or
-            `TrainingSequences`.
+        train_dataset: conversations, of any shape that counting reads, or `TrainingSequences`.
         eval_dataset: the same, held out; by default `args.heldout` of the conversations are.
         processing_class: the target's tokenizer; needed unless sequences are given.
         tokenizer: another name for it.
@@ -54,7 +52,9 @@ class DraftTrainer(Trainer):
         optimizers: as `Trainer` takes them.
 
     Attributes:
-        report: the `TrainingReport`.
+        report: the `TrainingReport`. Each point's `loss` is the mean over the positions at which
+            there was something to learn: at each of the tokens drafted in a row, and over these
+            with the weights that `step_decay` gives them.
         unroll_steps: tokens in a row that a step drafts now, see `unroll_warmup`.
         target: the target, which no model holds.
 
@@ -71,6 +71,10 @@ class DraftTrainer(Trainer):
         trainer.train()
         draft.to(torch.bfloat16).save_pretrained("draft")     # the best checkpoint
         ```
+
+        One process trains on one GPU. On two, start the script, or the command, in two:
+        `torchrun --nproc-per-node 2 -m vtrim_hf.cli train ...` (or `accelerate launch`). The main
+        one answers and computes features; a step then takes twice as many conversations.
     """
 
     args: DraftTrainingArguments
@@ -95,17 +99,21 @@ class DraftTrainer(Trainer):
         args = args if args is not None else DraftTrainingArguments("tmp_trainer")
         tokenizer = tokenizer if tokenizer is not None else processing_class
         check_models(draft, target, args, tokenizer)
+        if args.n_gpu > 1:
+            logger.warning("one process trains on one GPU; use `torchrun` or `accelerate launch`")
+            args._n_gpu = 1  # before Trainer multiplies its batch by them
         self.tokenizer = tokenizer
         self.target = target
         self.report = TrainingReport(
             Path(args.output_dir or ".") / TRAINING_JSON if args.should_save else None
         )
+        self.pace = Pace(args, self.report)
         inputs = TrainingInputs(
             draft, target, args, tokenizer, chat_template, template_kwargs, split, self.report
         )
         train, evaluation = inputs.read(train_dataset, eval_dataset)
         draft.float()  # small steps are lost in bfloat16 weights
-        use_cache = draft.config.__dict__.get("use_cache")
+        use_cache = {k: v for k, v in vars(draft.config).items() if k == "use_cache"}
         super().__init__(
             model=draft,
             args=args,
@@ -116,23 +124,18 @@ class DraftTrainer(Trainer):
             optimizers=optimizers,
         )
         # Transformers leaves this run's setting in the config, which the draft is saved with.
-        if use_cache is None:
-            draft.config.__dict__.pop("use_cache", None)
-        else:
-            draft.config.use_cache = use_cache
-        if args.n_gpu > 1:
-            logger.warning("one process trains on one GPU; use `torchrun` or `accelerate launch`")
-            args._n_gpu = 1
+        draft.config.__dict__.pop("use_cache", None)
+        draft.config.__dict__.update(use_cache)
         self._forward = ForwardInputs(inputs.reader, args.device, bool(args.bf16))
         self._caches = inputs.caches
         self._teacher = Teacher(target, kept_ids(draft), args.device)
         inputs.prove(self._teacher)
-        self.pace = Pace(args, self.report)
         self.train_sampler: GroupedSampler | None = None
         self.unroll_steps = int(args.unroll_steps or 1)
         self._sums = torch.zeros(0)
         self._evaluated: list[torch.Tensor] = []
         self.report.data["settings"] = args.recorded()
+        self.report.data["machine"] = machine_facts(draft)
         self.report.data["fingerprints"] = inputs.fingerprints()
         self.report.data["data"] = {
             "train": train and train.facts(),
@@ -153,6 +156,7 @@ class DraftTrainer(Trainer):
         Raises:
             ValueError: if there is no such checkpoint, or it is one of another vocabulary, target
                 or data.
+            NoTimeLeftError: if answers and features took up `max_minutes`.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = str(existing_checkpoint(self.args.output_dir or "."))
@@ -160,10 +164,15 @@ class DraftTrainer(Trainer):
             known = self.report.data
             state = continued(resume_from_checkpoint, known["fingerprints"], known["settings"])
             self.report.go_on(state)
+        forget_measurements(self.model)
         self._fill_caches()
         self.pace.begin()
-        with self._computing_the_loss():
-            done = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        try:
+            with self._computing_the_loss():
+                done = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        finally:
+            self.pace.end()
+            self.is_in_train = False  # Trainer leaves it set where it was interrupted
         draft: Any = self.model
         draft.eval()
         self.report.data["finished"] = True
@@ -171,9 +180,13 @@ class DraftTrainer(Trainer):
         return done
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate; the metrics hold `acceptance_length` and the acceptance by position."""
+        """Evaluate; the metrics hold `acceptance_length` and the acceptance by position.
+
+        The report holds those evaluations that `train` asks for, and their time.
+        """
         self._fill_caches()
-        with self._computing_the_loss(), self.pace.paused(), self.report.timed("evaluation"):
+        timed = self.pace.evaluating() if self.is_in_train else nullcontext()
+        with self._computing_the_loss(), timed:
             found: dict[str, float] = super().evaluate(*args, **kwargs)
         self.report.save()
         return found
@@ -191,13 +204,15 @@ class DraftTrainer(Trainer):
         return eval_dataset.lengths.argsort(kind="stable").tolist()  # little is padded
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """Count the columns of all micro-batches on all processes, so that sums may be added."""
+        """Count a step's columns on all processes, so that sums may be added; its tokens, too."""
         if not batch_samples:
             return None
-        columns = sum((batch["runs"] > 0).sum() for batch in batch_samples).to(device)
+        each = [((one["runs"] > 0).sum(), one["lengths"].sum()) for one in batch_samples]
+        counts = torch.tensor(each).sum(0).to(device)
         if self.args.world_size > 1:
-            columns = self.accelerator.reduce(columns, "sum")
-        return columns.clamp(min=1)
+            counts = self.accelerator.reduce(counts, "sum")
+        self.report.data["tokens_seen"] += int(counts[1])
+        return counts[0].clamp(min=1)
 
     def compute_loss(
         self,
@@ -217,13 +232,6 @@ class DraftTrainer(Trainer):
             loss = loss * self.args.world_size  # gradients are averaged over processes
             self._sums = added(self._sums, found.sums.sum(0))
         return (loss, found) if return_outputs else loss
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on a micro-batch, and note its time and tokens."""
-        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
-        self.report.data["tokens_seen"] += int(inputs["lengths"].sum()) * self.args.world_size
-        loss: torch.Tensor = super().training_step(*args, **kwargs)
-        return loss
 
     def prediction_step(
         self,
@@ -245,21 +253,23 @@ class DraftTrainer(Trainer):
         output: Any = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         sums = torch.cat(self._evaluated).double().sum(0)
-        found = figures(sums, float(self.args.step_decay))
+        found = self._figures(sums)
         output.metrics.update({f"{prefix}_{name}": value for name, value in found.items()})
-        if prefix == "eval":
+        if prefix == "eval" and self.is_in_train:
             self.report.add("evaluations", self.state, found)
         return output
 
     def log(self, logs: Any, start_time: float | None = None) -> None:
-        """Log, with the acceptance of the batches since the last log."""
+        """Log, with loss and acceptance of the batches since the last log.
+
+        Trainer's own loss is the sum over all tokens drafted in a row: it jumps when they double.
+        """
         if "loss" in logs and self._sums.numel():
             sums = self._sums
             if self.args.world_size > 1:
                 sums = self.accelerator.reduce(sums, "sum")
-            found = figures(sums.double().cpu(), float(self.args.step_decay))
+            logs.update(self._figures(sums.double().cpu()))
             self._sums = torch.zeros(0)
-            logs.update({name: value for name, value in found.items() if name != "loss"})
             self.pace.note(self.report)
             self.report.add("curve", self.state, logs)
             self.report.data["masked_share"] = logs["masked_share"]
@@ -285,12 +295,7 @@ class DraftTrainer(Trainer):
         folder = Path(output_dir or self.args.output_dir or ".")
         if _internal_call:
             self.pace.note(self.report)
-            state = {
-                "report": self.report.state(),
-                "fingerprints": self.report.data["fingerprints"],
-                "settings": self.report.data["settings"],
-            }
-            write_atomically(folder / STATE_JSON, json.dumps(state).encode())
+            write_state(folder, self.report)
         elif self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -299,12 +304,26 @@ class DraftTrainer(Trainer):
     def _computing_the_loss(self) -> AbstractContextManager[None]:
         return computing_the_loss(self.model, self._teacher, float(self.args.step_decay))
 
+    def _figures(self, sums: torch.Tensor) -> dict[str, float]:
+        """Return figures of sums, float64 [steps, 4], see `report` for the loss."""
+        decay = float(self.args.step_decay)
+        found = figures(sums, decay)
+        found["loss"] /= sum(decay**step for step in range(len(sums)))
+        return found
+
     def _fill_caches(self) -> None:
+        if not self._caches:
+            return
+
+        def on_shard() -> None:
+            self.report.save()
+            self.pace.check()
+
         with self.report.timed("features"), self.args.main_process_first(desc="features"):
             for cache in self._caches:
                 cache.fill(
                     tokens_at_once=self.args.feature_tokens,
                     progress=not self.args.disable_tqdm,
-                    on_shard=self.report.save,
+                    on_shard=on_shard,
                 )
         self._caches = []

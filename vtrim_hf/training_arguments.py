@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,6 +16,8 @@ from .training_loss import METRIC
 NEVER = 1_000_000_000
 """Steps between evaluations, where time and not steps decides."""
 
+_EPOCHS, _UNTIL_THE_TIME_IS_OVER = 10.0, 10_000.0
+_A_DAY = 24 * 60 * 60
 _STEPS_ON_CPU, _STEPS_ON_GPU = 4, 7
 FEATURE_DTYPES = ("bfloat16", "float32")
 
@@ -43,14 +45,22 @@ class DraftTrainingArguments(TrainingArguments):
         feature_tokens: tokens that the target reads at a time while the cache is filled.
         max_length: tokens of a conversation that are used at most.
         heldout: share of conversations held out for evaluation where no data is given for it.
-        max_minutes: stop after this time, all that the report counts included; the learning rate
-            falls with the time. None trains for `num_train_epochs` or `max_steps`.
+        max_minutes: stop after this time, in which answers, features, training and evaluations
+            are; reading back the best checkpoint comes on top, as does `train_draft`'s
+            calibration. The learning rate falls with the time. None trains for `num_train_epochs`
+            or `max_steps`.
         evaluations: how often a timed training is evaluated and saved.
-        regenerate: let the target answer the data's prompts first, and train on its words.
+        regenerate: let the target answer the data's prompts first, and train on its words. The
+            answers are kept in the folder of `feature_cache`, or else in `vtrim_hf/answers` of the
+            user's cache; of `max_minutes` they take at most half.
         regenerate_tokens: longest answer.
         regenerate_batch_size: prompts answered at once.
         regenerate_limit: prompts answered at most.
         bf16: compute in bfloat16 (weights stay float32); None where the machine is fast at it.
+        num_train_epochs: passes over the data; None for 10, or with `max_minutes` for as many as
+            there is time for. Where both are given, whichever is over first ends the training.
+        ddp_timeout: seconds that one of several processes waits for another, a day: the main one
+            answers and computes features for all. PyTorch's own 1800 count on CPUs.
 
     Raises:
         ValueError: for a value out of range, or settings that a draft cannot be trained with.
@@ -75,7 +85,7 @@ class DraftTrainingArguments(TrainingArguments):
     bf16: bool | None = _setting(None, "Compute in bfloat16; None: where the machine is fast.")  # type: ignore[assignment]
     per_device_train_batch_size: int = 8
     per_device_eval_batch_size: int = 16
-    num_train_epochs: float = 10.0
+    num_train_epochs: float | None = _setting(None, "Passes over the data; None: 10, or time.")  # type: ignore[assignment]
     learning_rate: float = 1e-3
     adam_beta2: float = 0.95
     lr_scheduler_type: str = "cosine"
@@ -93,6 +103,7 @@ class DraftTrainingArguments(TrainingArguments):
     report_to: str | list[str] | None = "none"
     remove_unused_columns: bool = False
     ddp_find_unused_parameters: bool | None = False
+    ddp_timeout: int = _A_DAY
 
     def __post_init__(self) -> None:
         self._check()
@@ -105,10 +116,11 @@ class DraftTrainingArguments(TrainingArguments):
             self.bf16 = not self.fp16 and bfloat16_pays(on_gpu)
         if not torch.accelerator.is_available():
             self.use_cpu = True  # said plainly, or Transformers refuses bfloat16 and pins memory
-        if self.max_minutes is not None:
+        timed = self.max_minutes is not None
+        if timed:
             self.eval_steps = self.save_steps = NEVER
-            if self.num_train_epochs == _default("num_train_epochs"):
-                self.num_train_epochs = 10_000.0  # the time ends it
+        if self.num_train_epochs is None:
+            self.num_train_epochs = _UNTIL_THE_TIME_IS_OVER if timed else _EPOCHS
         super().__post_init__()  # type: ignore[no-untyped-call]
         if "tensorboard" in (self.report_to or ()) and not any(
             map(find_spec, ("tensorboard", "tensorboardX"))
@@ -173,6 +185,8 @@ class DraftTrainingArguments(TrainingArguments):
             "acceptance_steps",
             "feature_dtype",
             "max_length",
+            "heldout",
+            "regenerate",
             "max_minutes",
             "bf16",
             "per_device_train_batch_size",
@@ -187,9 +201,13 @@ class DraftTrainingArguments(TrainingArguments):
             "warmup_steps",
             "max_grad_norm",
             "seed",
+            "data_seed",
+            "world_size",
+            "optim",
+            "lr_scheduler_type",
         ]
         found = {name: getattr(self, name) for name in names}
-        return {**found, "lr_scheduler_type": str(self.lr_scheduler_type.value)}  # type: ignore[attr-defined]
+        return {name: getattr(value, "value", value) for name, value in found.items()}
 
 
 def bfloat16_pays(on_gpu: bool) -> bool:
@@ -198,7 +216,3 @@ def bfloat16_pays(on_gpu: bool) -> bool:
         return bool(torch.cuda.is_bf16_supported())
     known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in known)
-
-
-def _default(name: str) -> Any:
-    return next(f.default for f in fields(DraftTrainingArguments) if f.name == name)

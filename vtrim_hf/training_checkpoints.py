@@ -9,6 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from .training_report import TrainingReport
+from .vocabulary import write_atomically
+
 logger = logging.getLogger(__name__)
 
 STATE_JSON = "draft_training.json"
@@ -46,6 +49,16 @@ def existing_checkpoint(folder: str | Path) -> Path:
     if found is None:
         raise ValueError(f"no whole checkpoint in {folder}: begin without resume_from_checkpoint")
     return found
+
+
+def write_state(checkpoint: str | Path, report: TrainingReport) -> None:
+    """Write what `continued` reads, beside weights and Transformers' own files."""
+    state = {
+        "report": report.state(),
+        "fingerprints": report.data["fingerprints"],
+        "settings": report.data["settings"],
+    }
+    write_atomically(Path(checkpoint) / STATE_JSON, json.dumps(state).encode())
 
 
 def read_state(checkpoint: str | Path) -> dict[str, Any] | None:

@@ -15,17 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from .batch_counting import KEPT_SKIPS, CountRules, SkippedRow, SkippedRows
+from .batch_counting import KEPT_SKIPS, SkippedRow, SkippedRows
 from .chat_data import ChatSource, open_chat_data
 from .chat_messages import MalformedRow
 from .chat_rendering import ChatRenderer
-from .chat_rows import ANSWER_IDS_COLUMN, RECORD_COLUMN, read_row
+from .chat_rows import ANSWER_IDS_COLUMN, RECORD_COLUMN, Conversation, read_row
+from .training_split import by_prompt, held_out, prompt_digest
 from .vocabulary import tokenizer_fingerprint
 
 FIRST_DRAFTED = 2
 """A draft's first guess is for the third token: its features are of the one before the last."""
-
-_LEAST_HELDOUT = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +36,7 @@ class TrainingSequences:
         mask: whether each is the assistant's, bool [tokens].
         starts: where each sequence starts, and the end, int64 [sequences + 1].
         conversations: hashes of the conversations that they came from.
+        prompts: hashes of what these answer last, see `prompt_digest`.
         skipped: malformed rows.
         silent: conversations in which there is nothing to draft.
         cut: sequences that were cut at the longest length.
@@ -47,6 +47,7 @@ class TrainingSequences:
     mask: np.ndarray
     starts: np.ndarray
     conversations: frozenset[bytes] = frozenset()
+    prompts: frozenset[bytes] = frozenset()
     skipped: SkippedRows = field(default_factory=SkippedRows)
     silent: int = 0
     cut: int = 0
@@ -126,7 +127,12 @@ def read_sequences(
     split: str | None = None,
     progress: bool = True,
 ) -> tuple[TrainingSequences, TrainingSequences]:
-    """Encode chat data of any shape that counting reads.
+    """Encode chat data: conversations of any shape that counting reads.
+
+    Rows of a text column, which counting reads as well, are left out: in them there is no prompt.
+    Of a row with the target's own ids only the last answer is trained on; one with ids of several
+    answers is left out, too, for the ids between them are unknown. Rows that are left out are
+    noted as skipped.
 
     Args:
         dataset: see `open_sources`.
@@ -134,7 +140,7 @@ def read_sequences(
         max_length: tokens of a sequence at most; what comes after them is cut off.
         vocab_size: the target's width; a larger id is an error.
         heldout: share of conversations that is kept apart, by their hashes, as counting does it;
-            of few, at least one (and up to 16).
+            of few, at least one (and up to 16). All answers to one prompt stay together.
         chat_template: see `ChatRenderer`.
         template_kwargs: see `ChatRenderer`.
         split: of a data set that has several.
@@ -160,19 +166,23 @@ def read_sequences(
         raise ValueError(
             f"{source.name} holds no assistant turn that a draft could be trained on{first}"
         )
-    apart = held_out(set(reader.found), heldout)
+    groups = by_prompt(reader.prompts)
+    apart = {one for key in held_out(set(groups), heldout) for one in groups[key]}
     parts = []
     for wanted in (False, True):
         kept = {key: pairs for key, pairs in reader.found.items() if (key in apart) is wanted}
-        facts: dict[str, Any] = {"template_hash": renderer.template_hash}
+        facts: dict[str, Any] = {
+            "template_hash": renderer.template_hash,
+            "prompts": frozenset(reader.prompts[key] for key in kept),
+        }
         if not wanted:
             facts.update(skipped=reader.skipped, silent=reader.silent, cut=reader.cut)
         pairs = [pair for of_one in kept.values() for pair in of_one]
         parts.append(TrainingSequences.from_pairs(pairs, conversations=frozenset(kept), **facts))
     if heldout and not len(parts[0]):
         raise ValueError(
-            f"{source.name} holds a single conversation, so that none can be held out to choose "
-            "the best checkpoint by: give more, or eval_dataset"
+            f"{source.name} holds a single conversation, or answers to a single prompt, so that "
+            "none can be held out to choose the best checkpoint by: give more, or eval_dataset"
         )
     return parts[0], parts[1]
 
@@ -200,22 +210,6 @@ def open_sources(dataset: object, *, split: str | None = None) -> ChatSource:
     )
 
 
-def held_out(conversations: set[bytes], share: float) -> set[bytes]:
-    """Choose conversations to choose the best checkpoint by.
-
-    Args:
-        conversations: their hashes.
-        share: of them, as counting holds out; of few, at least one (and up to 16).
-    """
-    if not share:
-        return set()
-    rules = CountRules(vocab_size=1, heldout=share, blocks=1)
-    chosen = {digest for digest in conversations if rules.place(digest)}
-    # Those that come next when the share grows: what is held out stays so.
-    least = max(1, min(_LEAST_HELDOUT, len(conversations) // 10))
-    return chosen if len(chosen) >= least else set(sorted(conversations)[:least])
-
-
 def _bar(source: ChatSource, progress: bool) -> Any:
     from huggingface_hub.utils.tqdm import tqdm
 
@@ -240,6 +234,7 @@ class _Reader:
         self._tokenizer_hash: str | None = None
         self._first: list[SkippedRow] = []
         self.found: dict[bytes, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.prompts: dict[bytes, bytes] = {}
         self.number = self.silent = self.cut = 0
 
     @property
@@ -262,7 +257,7 @@ class _Reader:
                     self._first.append(SkippedRow(row.source, row.line, str(error)))
             yield None
 
-    def _take(self, conversation: Any) -> None:
+    def _take(self, conversation: Conversation) -> None:
         pairs = []
         encoded = self._renderer.encode(conversation) if conversation.has_answer else []
         for sequence in encoded:
@@ -281,7 +276,9 @@ class _Reader:
             self.silent += 1
             return
         # The same conversation twice is trained on twice, but stays in one part.
-        self.found.setdefault(conversation.digest(), []).extend(pairs)
+        key = conversation.digest()
+        self.found.setdefault(key, []).extend(pairs)
+        self.prompts[key] = prompt_digest(conversation)
 
     def _check_tokenizer(self, row: Any) -> None:
         theirs = row.row.get("tokenizer_hash")

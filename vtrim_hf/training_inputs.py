@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from .compatibility import check_loaded, check_pair
+from .confidence import CALIBRATION
 from .feature_cache import CachedSequences, FeatureCache, features_folder
-from .target_answers import answer_with_target, model_hash
+from .target_answers import model_hash
+from .training_answers import AnsweredData
 from .training_arguments import DraftTrainingArguments
 from .training_data import TrainingSequences, read_sequences
 from .training_features import TargetReader, Teacher
 from .training_report import TrainingReport
+from .training_split import warn_of_shared_prompts
 from .vocabulary import tokenizer_fingerprint
 
 
@@ -62,12 +64,16 @@ class TrainingInputs:
         """Return the data sets to train on and to evaluate on; None where there is none."""
         held: TrainingSequences | None = None
         trained: TrainingSequences | None = None
+        answered = self._answered(train, evaluation)
+        if evaluation is not None:  # first: of a timed answering it takes the smaller part
+            held, _ = self._sequences(evaluation, 0.0, "evaluation", answered)
         if train is not None:
             share = self._args.heldout if evaluation is None else 0.0
-            trained, apart = self._sequences(train, share, "answers.jsonl")
-            held = apart if evaluation is None else None
-        if evaluation is not None:
-            held, _ = self._sequences(evaluation, 0.0, "eval_answers.jsonl")
+            trained, apart = self._sequences(train, share, "train", answered)
+            if held is None:
+                held = apart
+            else:
+                warn_of_shared_prompts(trained.prompts, held.prompts)
         if held is None or not len(held):
             if trained is not None:
                 raise ValueError(
@@ -94,39 +100,41 @@ class TrainingInputs:
             **self._known,
         }
 
+    def _answered(self, *data: object) -> AnsweredData | None:
+        """Return what answers prompts, if the target is to answer any."""
+        asked = [one for one in data if not isinstance(one, TrainingSequences | None)]
+        if not asked or not self._args.regenerate or self._tokenizer is None:
+            return None
+        answered = AnsweredData(
+            self.reader.target,
+            self.target_fingerprint,
+            self._tokenizer,
+            self._args,
+            self._rendering,
+            self._split,
+            self._report,
+        )
+        answered.count_interrupted(*asked)
+        return answered
+
     def _sequences(
-        self, data: object, heldout: float, answers: str
+        self, data: object, heldout: float, part: str, answered: AnsweredData | None
     ) -> tuple[TrainingSequences, TrainingSequences]:
         if isinstance(data, TrainingSequences):
             return data, TrainingSequences.from_pairs([])
         if self._tokenizer is None:
             raise ValueError("reading conversations needs the target's tokenizer: pass tokenizer=")
         rendering: dict[str, Any] = dict(self._rendering)
-        progress = not self._args.disable_tqdm
-        with self._args.main_process_first(desc=answers):
-            rows: Any = data
-            if self._args.regenerate:
-                with self._report.timed("answers"):
-                    rows = answer_with_target(
-                        self.reader.target,
-                        self._tokenizer,
-                        data,
-                        Path(self._args.output_dir or ".") / answers,
-                        batch_size=self._args.regenerate_batch_size,
-                        max_new_tokens=self._args.regenerate_tokens,
-                        limit=self._args.regenerate_limit,
-                        split=self._split,
-                        progress=progress,
-                        **rendering,
-                    )
+        name = "answers.jsonl" if part == "train" else "eval_answers.jsonl"
+        with self._args.main_process_first(desc=name):
             return read_sequences(
-                rows,
+                data if answered is None else answered.rows(data, part, name),
                 self._tokenizer,
                 max_length=self._args.max_length,
                 vocab_size=self.reader.width,
                 heldout=heldout,
                 split=None if self._args.regenerate else self._split,
-                progress=progress,
+                progress=not self._args.disable_tqdm,
                 **rendering,
             )
 
@@ -158,6 +166,23 @@ def check_models(draft: Any, target: Any, args: Any, tokenizer: Any) -> None:
             "transformers.Trainer, as any causal language model"
         )
     check_pair(target, draft, tokenizer=tokenizer)
+
+
+def forget_measurements(draft: Any) -> None:
+    """Take from a draft that is trained on what was found of it before.
+
+    How it decoded, how it was trained and how sure it may be of its guesses hold no longer. What
+    its vocabulary covers does, for that stays.
+
+    Args:
+        draft: whose `coverage_metadata` and `generation_config` are changed.
+    """
+    if draft.coverage_metadata is not None:
+        of_weights = ("decoding", "training")
+        facts = draft.coverage_metadata
+        draft.coverage_metadata = {n: facts[n] for n in facts if n not in of_weights}
+    if getattr(draft.generation_config, CALIBRATION, None) is not None:
+        setattr(draft.generation_config, CALIBRATION, None)
 
 
 def kept_ids(draft: Any) -> torch.Tensor:

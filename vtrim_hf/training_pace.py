@@ -30,12 +30,17 @@ class NoTimeLeftError(ValueError):
         self.spent = spent
         super().__init__(
             f"{spent:.1f} of {minutes:.1f} minutes went into answers and features, which leaves "
-            "too little to train in: allow more time; what was computed is found again"
+            "too little to train in: allow more time (max_minutes, --minutes), and what was "
+            "computed is found again; or train on less, with regenerate on fewer prompts "
+            "(regenerate_limit, --limit)"
         )
 
 
 class Pace:
     """Counts a training's time into its report.
+
+    Of several processes the main one's clock counts for all: it is told once a step, by `tick`,
+    and whoever asks between two ticks gets what was told.
 
     Args:
         args: `max_minutes` makes it a timed one.
@@ -48,28 +53,63 @@ class Pace:
     def __init__(self, args: DraftTrainingArguments, report: TrainingReport) -> None:
         self._args, self._report = args, report
         self._mark: float | None = None
-        self._longest_evaluation = 0.0
+        self._over = 0.0
+        self._due = 1
         self._shape = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
         if args.max_minutes is not None and self._shape not in SHAPES:
             raise ValueError(
                 f"a training of max_minutes has one of the schedules {', '.join(SHAPES)}, got "
                 f"lr_scheduler_type={self._shape!r}: train for num_train_epochs instead"
             )
-        self._due = 1
+
+    def check(self) -> None:
+        """Raise if answers and features took up the time, by this process's own clock.
+
+        Raises:
+            NoTimeLeftError: if so.
+        """
+        self._check(self._before())
 
     def begin(self) -> None:
-        """Start the clock.
+        """Start the clock; on several processes all call it together.
 
         Raises:
             NoTimeLeftError: if answers and features took up the time.
         """
+        if self._budget() is not None:
+            # By one clock, or one process would give up alone and the others wait for it.
+            self._check(self._from_main(self._before()))
         self._mark = time.monotonic()
+
+    def go_on(self, state: Any) -> None:
+        """Take up the training at the step that it begins with; all processes together.
+
+        Args:
+            state: Transformers' state of the trainer.
+        """
+        self.tick(state.global_step, state.max_steps)
+        self._due = int(self._over * self._args.evaluations) + 1
+
+    def tick(self, steps: int, max_steps: int) -> None:
+        """Read the clock, once a step; on several processes all call it together.
+
+        Args:
+            steps: that are done.
+            max_steps: after which the training ends, if its time is not over before.
+        """
+        over = steps / max(1, max_steps)
         budget = self._budget()
-        if budget is None:
-            return
-        if budget - self._before() < _LEAST_LEFT * budget:
-            raise NoTimeLeftError(self._before() / 60, budget / 60)
-        self._due = int(self.share() * self._args.evaluations) + 1
+        if budget is not None:
+            self.note(self._report)
+            before = self._before()
+            left = max(budget - before - self._report.data["longest_evaluation"], 1e-9)
+            over = max(over, self._from_main((self._report.seconds - before) / left))
+        self._over = min(1.0, max(0.0, over))
+
+    def end(self) -> None:
+        """Stop the clock."""
+        self.note(self._report)
+        self._mark = None
 
     def note(self, report: TrainingReport) -> None:
         """Add the time since the last note to the training's."""
@@ -79,52 +119,44 @@ class Pace:
             self._mark = now
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave the block's time out of the training's."""
-        self.note(self._report)
-        running, self._mark = self._mark is not None, None
+    def evaluating(self) -> Iterator[None]:
+        """Count the block's time as an evaluation's, not as the training's."""
+        self.end()
         start = time.monotonic()
         try:
-            yield
+            with self._report.timed("evaluation"):
+                yield
         finally:
             took = time.monotonic() - start
-            self._longest_evaluation = max(self._longest_evaluation, took)
-            self._mark = time.monotonic() if running else None
+            known = self._report.data["longest_evaluation"]
+            self._report.data["longest_evaluation"] = max(known, took)
+            self._mark = time.monotonic()
 
     def share(self) -> float:
-        """Return how much of a timed training is over, 0 to 1; the same on all processes."""
-        budget = self._budget()
-        if budget is None:
-            return 0.0
-        self.note(self._report)
-        before = self._before()
-        left = max(budget - before - self._longest_evaluation, 1e-9)
-        share = min(1.0, max(0.0, (self._report.seconds - before) / left))
-        if self._args.world_size > 1:
-            from accelerate.utils import broadcast  # type: ignore[import-untyped]
+        """Return how much of the training was over at the last tick, 0 to 1.
 
-            share = float(broadcast(torch.tensor(share, device=self._args.device)))
-        return share
+        Of its time or of its steps, whichever is further.
+        """
+        return self._over
 
-    def unroll_steps(self, state: Any) -> int:
+    def unroll_steps(self) -> int:
         """Return how many tokens in a row the next step drafts at every column."""
         steps = int(self._args.unroll_steps or 1)
-        over = self.share() if self._budget() else state.global_step / max(1, state.max_steps)
-        return (steps + 1) // 2 if over < self._args.unroll_warmup else steps
+        return (steps + 1) // 2 if self._over < self._args.unroll_warmup else steps
 
     def follow(self, state: Any, control: Any) -> Any:
         """Ask for evaluations, and for the end, after a step."""
+        evaluated = self._wanted(self._args.eval_strategy)
+        saved = self._wanted(self._args.save_strategy)
         ended = state.global_step >= state.max_steps
         if self._budget() is not None:
-            share = self.share()
-            ended = ended or share >= 1.0
-            if share * self._args.evaluations >= self._due:
-                self._due = int(share * self._args.evaluations) + 1
-                control.should_evaluate = control.should_save = True
+            ended = ended or self._over >= 1.0
+            if self._over * self._args.evaluations >= self._due:
+                self._due = int(self._over * self._args.evaluations) + 1
+                control.should_evaluate, control.should_save = evaluated, saved
         if ended:
             control.should_log = True
-            control.should_evaluate = self._wanted(self._args.eval_strategy)
-            control.should_save = self._wanted(self._args.save_strategy)
+            control.should_evaluate, control.should_save = evaluated, saved
             control.should_training_stop = True
         return control
 
@@ -134,13 +166,26 @@ class Pace:
 
     def factor(self, step: int) -> float:
         """Return the learning rate now, as a share of the highest."""
-        share, warm = self.share(), float(self._args.warmup_steps)
-        rising = (step + 1) / warm if warm >= 1 else share / max(warm, 1e-9)
+        over, warm = self._over, float(self._args.warmup_steps)
+        rising = (step + 1) / warm if warm >= 1 else over / max(warm, 1e-9)
         up = 1.0 if self._shape == "constant" else min(1.0, max(rising, (step + 1) / _WARM_STEPS))
         if self._shape.startswith("constant"):
             return up
-        down = 1 - share if self._shape == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+        down = 1 - over if self._shape == "linear" else 0.5 * (1 + math.cos(math.pi * over))
         return up * max(_FLOOR, down)
+
+    def _check(self, spent: float) -> None:
+        budget = self._budget()
+        if budget is not None and budget - spent < _LEAST_LEFT * budget:
+            raise NoTimeLeftError(spent / 60, budget / 60)
+
+    def _from_main(self, seconds: float) -> float:
+        """Return what the main process knows."""
+        if self._args.world_size == 1:
+            return seconds
+        from accelerate.utils import broadcast  # type: ignore[import-untyped]
+
+        return float(broadcast(torch.tensor(seconds, device=self._args.device)))
 
     def _budget(self) -> float | None:
         return None if self._args.max_minutes is None else 60.0 * self._args.max_minutes

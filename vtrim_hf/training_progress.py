@@ -20,13 +20,20 @@ class TrainingFlow(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        self._trainer.pace.go_on(state)
+
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         sampler = self._trainer.train_sampler
         if sampler is not None:
             sampler.set_epoch(int(state.epoch or 0))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        self._trainer.unroll_steps = self._trainer.pace.unroll_steps(state)
+        self._trainer.unroll_steps = self._trainer.pace.unroll_steps()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        # Before the schedule's step, which asks for the time; the step is not counted yet.
+        self._trainer.pace.tick(state.global_step + 1, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002
         return self._trainer.pace.follow(state, control)
@@ -36,7 +43,8 @@ class TrainingBar(TrainerCallback):
     """Shows how far a training is, instead of Transformers' bar and lines on standard output.
 
     Args:
-        share: gives how much of a timed training is over, 0 to 1.
+        share: gives how much of the training is over, 0 to 1. Only the main process asks, so it
+            must not wait for the others.
         on_evaluation: called with a line of text after each evaluation.
         shown: whether a bar is drawn on a terminal.
     """
@@ -64,8 +72,7 @@ class TrainingBar(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if self._bar is not None:
-            share = max(self._share(), state.global_step / max(1, state.max_steps))
-            self._bar.update(100 * min(share, 1.0) - self._bar.n)
+            self._bar.update(100 * self._share() - self._bar.n)
 
     def on_log(
         self,

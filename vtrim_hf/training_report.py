@@ -22,9 +22,11 @@ class TrainingReport:
     """What is known of a training so far.
 
     Attributes:
-        data: JSON-able: `settings`, `fingerprints`, `data`, `seconds` by part, `tokens_seen`,
-            `curve` and `evaluations` (each point with step, epoch, tokens and seconds so far),
-            `best`, `masked_share`, `finished`, and `calibration` where there was one.
+        data: JSON-able: `settings`, `machine`, `fingerprints`, `data`, `seconds` by part,
+            `longest_evaluation` in seconds, `tokens_seen`, `curve` and `evaluations` (each point
+            with step, epoch, tokens and seconds so far), `best`, `masked_share`, `finished`;
+            and where there were such, `calibration` and `answers` (prompts that were answered, of
+            how many, and whether the time was over before the last).
 
     Args:
         path: where `save` writes; None for nowhere.
@@ -36,9 +38,11 @@ class TrainingReport:
         self.data: dict[str, Any] = {
             "schema": _SCHEMA,
             "settings": {},
+            "machine": {},
             "fingerprints": {},
             "data": {},
             "seconds": dict.fromkeys(PARTS, 0.0),
+            "longest_evaluation": 0.0,
             "tokens_seen": 0,
             "masked_share": None,
             "best": None,
@@ -98,10 +102,15 @@ class TrainingReport:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold so that the report can go on from there."""
-        return {name: self.data[name] for name in ("seconds", "tokens_seen", "best")} | {
-            "curve": self.data["curve"],
-            "evaluations": self.data["evaluations"],
-        }
+        names = (
+            "seconds",
+            "longest_evaluation",
+            "tokens_seen",
+            "best",
+            "curve",
+            "evaluations",
+        )
+        return {name: self.data[name] for name in names}
 
     def go_on(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint's state; what was answered and computed before stays counted."""

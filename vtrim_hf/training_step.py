@@ -6,22 +6,31 @@ terminal.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .named_models import NamedModel
+from .training_ending import SEARCH_JSON, ready_to_save, set_metadata
 from .training_vocabulary import checked_vocabulary
+from .training_workplace import (
+    at_work,
+    deciding_settings,
+    digest_of,
+    finished_draft,
+    finished_report,
+    remove_workplace,
+    tensorboard_folder,
+    workplace_of,
+)
 
 if TYPE_CHECKING:
     from .token_counts import TokenCounts
     from .training_arguments import DraftTrainingArguments
 
-SEARCH_JSON = "search.json"
+__all__ = ["SEARCH_JSON", "TrainedDraft", "train_draft"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class TrainedDraft:
     Attributes:
         draft: with the best checkpoint's weights; None if `output` holds it already.
         report: what `training_report.json` holds.
-        workplace: folder of checkpoints and answers, which may go once the draft is saved.
+        workplace: folder of checkpoints, which may go once the draft is saved.
         is_main: whether this process, of several, is the one that saves.
     """
 
@@ -41,8 +50,8 @@ class TrainedDraft:
     is_main: bool = True
 
     def clean_up(self) -> None:
-        """Remove the workplace."""
-        shutil.rmtree(self.workplace, ignore_errors=True)
+        """Remove the workplace, unless another call has begun to work there."""
+        remove_workplace(self.workplace)
 
 
 def train_draft(
@@ -70,8 +79,11 @@ def train_draft(
 ) -> TrainedDraft:
     """Train an EAGLE-3 draft for a target.
 
-    The same call goes on where it was interrupted: checkpoints and answers lie in a folder beside
-    `output` whose name carries a hash of all that decides the result.
+    The same call goes on where it was interrupted: checkpoints lie in a folder beside `output`
+    whose name carries a hash of what decides the result, and one call at a time works there. With
+    other `max_minutes` it goes on, too, unless the target answers first, which the minutes bound.
+    Answers and features are kept elsewhere, where trainings with other settings find them: see
+    `answers_folder` and `features_folder`.
 
     Args:
         target: the model that will verify.
@@ -91,6 +103,7 @@ def train_draft(
             on (`calibrate_confidence`), in seconds beyond `max_minutes`; 0 for none.
         resume: go on with what an interrupted call left; False begins anew.
         settings: arguments of `DraftTrainingArguments` but `output_dir`; None leaves the default.
+            TensorBoard's logs go to `tensorboard_folder(output)`.
         datasets: Hub ids of the data, for the draft's metadata.
         counts: what was searched, for the tokens that are missed most.
         progress: show a bar on a terminal.
@@ -99,8 +112,8 @@ def train_draft(
 
     Raises:
         ValueError: if vocabulary, target and draft do not fit each other, before the target is
-            loaded where it can be told; if the target is to answer several sources; or as
-            `DraftTrainer` documents.
+            loaded where it can be told; if the target is to answer several sources; if the same
+            call is running; or as `DraftTrainer` documents.
         FileNotFoundError: if the data does not exist.
     """
     from .chat_data import open_chat_data
@@ -122,6 +135,7 @@ def train_draft(
             "train a new draft"
         )
     sizes = {} if mlp_width is None else {"intermediate_size": mlp_width}
+    args = DraftTrainingArguments(str(output), disable_tqdm=not progress, **chosen)
     call = {
         "target": target.identity,
         "data": [source.identity() if source.identity else source.name for source in sources],
@@ -132,55 +146,53 @@ def train_draft(
         "layers": None if layers is None else list(layers),
         **({} if mlp_width is None else {"mlp_width": mlp_width}),
         "target_dtype": target_dtype,
-        "settings": {key: value for key, value in chosen.items() if key != "feature_cache"},
+        "settings": deciding_settings(args, chosen),
     }
     # What only comes after the training leaves its checkpoints of use.
-    workplace = output.with_name(f".{output.name}.{_digest(call)[:12]}.training")
-    digest = _digest({**call, "afterwards": [dtype, draft_length, calibration_prompts]})
-    done = _finished(output, digest) if resume else None
+    workplace = workplace_of(output, call)
+    args.output_dir = str(workplace)
+    digest = digest_of({**call, "afterwards": [dtype, draft_length, calibration_prompts]})
+    is_main = bool(args.should_save)
+    done = finished_draft(output, digest) if resume else None
     if done is not None:
-        return TrainedDraft(None, done, workplace)
-    if not resume:
-        shutil.rmtree(workplace, ignore_errors=True)
-    args = DraftTrainingArguments(str(workplace), disable_tqdm=not progress, **chosen)
-    trainer = _trainer(
-        target,
-        trained_on,
-        judged_on,
-        args,
-        kept,
-        start,
-        {"layers": layers, **sizes},
-        split,
-        target_dtype,
-        progress,
-    )
-    trainer.report.data["call"] = digest
-    trainer.report.data["datasets"] = list(datasets)
-    _train(trainer, workplace, progress, on_resumed, on_evaluation)
-    import torch
+        return TrainedDraft(None, done, workplace, is_main)
+    logs = tensorboard_folder(output) / workplace.name.split(".")[-2]
+    with at_work(args, workplace, resume=resume, logs=[logs]):
+        earlier = finished_report(workplace)
+        trainer = _trainer(
+            target,
+            trained_on,
+            judged_on,
+            args,
+            kept,
+            start,
+            {"layers": layers, **sizes},
+            split,
+            target_dtype,
+            progress,
+        )
+        _log_for_tensorboard(trainer, logs)
+        _train(trainer, workplace, earlier, progress, on_resumed, on_evaluation)
+        trainer.report.data["call"] = digest
+        trainer.report.data["datasets"] = list(datasets)
+        draft = ready_to_save(trainer, target, dtype, draft_length, calibration_prompts)
+    set_metadata(draft, target, vocabulary, datasets, counts)
+    return TrainedDraft(draft, trainer.report.data, workplace, is_main)
 
-    from .training_calibration import calibrate_on_held_out
 
-    draft: Any = trainer.model
-    draft = draft.cpu().to(getattr(torch, dtype)).eval()
-    if draft_length is not None:
-        draft.generation_config.num_assistant_tokens = draft_length
-    if draft.config.target_name is None:
-        draft.config.target_name = target.hub_id  # an embedded target's, which its folder hides
-    if calibration_prompts and trainer.args.should_save:
-        with trainer.report.timed("calibration"):
-            trainer.report.data["calibration"] = calibrate_on_held_out(
-                draft, trainer.target, trainer.eval_dataset, calibration_prompts
-            )
-        trainer.report.save()
-    _set_metadata(draft, target, vocabulary, datasets, counts)
-    return TrainedDraft(draft, trainer.report.data, workplace, trainer.args.should_save)
+def _log_for_tensorboard(trainer: Any, folder: Path) -> None:
+    """Let logs outlive the workplace, in which Transformers would put them."""
+    from transformers.integrations import TensorBoardCallback
+
+    for one in trainer.callback_handler.callbacks:
+        if isinstance(one, TensorBoardCallback):
+            one.logging_dir = str(folder)
 
 
 def _train(
     trainer: Any,
     workplace: Path,
+    earlier: dict[str, Any] | None,
     progress: bool,
     on_resumed: Callable[[int], None] | None,
     on_evaluation: Callable[[str], None] | None,
@@ -196,7 +208,39 @@ def _train(
     last = last_whole_checkpoint(workplace)
     if last is not None and on_resumed is not None:
         on_resumed(int(last.name.rpartition("-")[2]))
+    if last is not None and earlier is not None and _is_of(trainer, earlier):
+        _take_up(trainer, last, earlier)
+        return
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
+
+
+def _is_of(trainer: Any, earlier: Mapping[str, Any]) -> bool:
+    """Tell whether an earlier training that came to its end is the one that is wanted."""
+    wanted = {name: trainer.report.data[name] for name in ("fingerprints", "settings")}
+    return bool(json.loads(json.dumps(wanted)) == {name: earlier[name] for name in wanted})
+
+
+def _take_up(trainer: Any, last: Path, earlier: Mapping[str, Any]) -> None:
+    """Take the weights that a finished training ended with; another step would change them.
+
+    Args:
+        trainer: of the same training.
+        last: its last checkpoint.
+        earlier: its report.
+    """
+    from .feature_cache import CachedSequences
+
+    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
+    best = last.with_name(Path(state["best_model_checkpoint"] or last).name)
+    draft: Any = trainer.model
+    saved: Any = type(draft).from_pretrained(best if best.is_dir() else last)
+    draft.load_state_dict(saved.state_dict())
+    draft.eval()
+    trainer.report.data.update({n: value for n, value in earlier.items() if n != "calibration"})
+    trainer.report.data["seconds"]["calibration"] = 0.0
+    held = trainer.eval_dataset
+    if isinstance(held, CachedSequences):  # which training would have filled
+        held.cache.fill(progress=False)
 
 
 def _trainer(
@@ -216,6 +260,7 @@ def _trainer(
     from .modeling_trimmed_draft import TrimmedDraftForCausalLM
     from .training import DraftTrainer
     from .training_data import read_sequences
+    from .training_inputs import forget_measurements
 
     # What the target is to answer is one source.
     train: Any = data[0]
@@ -234,11 +279,11 @@ def _trainer(
             held, _ = read_sequences(evaluation, target.tokenizer, **common)
     model = target.model(target_dtype).to(args.device)
     set_seed(args.seed)
-    draft = (
-        start.model("float32")
-        if start is not None
-        else TrimmedDraftForCausalLM.for_target(model, kept, **body)
-    )
+    if start is None:
+        draft = TrimmedDraftForCausalLM.for_target(model, kept, **body)
+    else:
+        draft = start.model("float32")
+        forget_measurements(draft)
     return DraftTrainer(
         draft,
         model,
@@ -252,44 +297,3 @@ def _trainer(
 
 def _several(sources: str | Sequence[str] | None) -> tuple[str, ...]:
     return () if sources is None else (sources,) if isinstance(sources, str) else tuple(sources)
-
-
-def _set_metadata(
-    draft: Any,
-    target: NamedModel,
-    vocabulary: Path | None,
-    datasets: Sequence[str],
-    counts: TokenCounts | None,
-) -> None:
-    """Let what is known of the search go with the draft."""
-    from .coverage_metadata import make_metadata
-    from .search_result import SearchResult
-
-    if vocabulary is not None and (vocabulary / SEARCH_JSON).is_file():
-        draft.coverage_metadata = make_metadata(
-            draft,
-            search=SearchResult.load(vocabulary / SEARCH_JSON),
-            counts=counts,
-            target_id=target.hub_id,
-            datasets=datasets,
-            tokenizer=target.tokenizer,
-            recorded=draft.coverage_metadata,
-        )
-
-
-def _digest(call: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(call, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _finished(output: Path, digest: str) -> dict[str, Any] | None:
-    """Return the report of a draft that the same call has trained and saved."""
-    from .training_report import TRAINING_JSON, TrainingReport
-
-    place = output / TRAINING_JSON
-    if not place.is_file() or not (output / "model.safetensors").is_file():
-        return None
-    try:
-        report = TrainingReport.load(place).data
-    except ValueError:
-        return None
-    return report if report["finished"] and report.get("call") == digest else None

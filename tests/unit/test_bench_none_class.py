@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ LENGTH = 20
 
 
 @pytest.fixture(scope="module")
-def bench() -> Any:
-    spec = importlib.util.spec_from_file_location("bench_none_class", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def bench() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)
+        spec = importlib.util.spec_from_file_location("bench_none_class", SCRIPT)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +102,19 @@ def test_the_class_learns_what_is_outside(bench: Any, answers: Any) -> None:
     assert 0.1 < outside.float().mean() < 0.9
     assert said[outside].mean() > said[~outside].mean() + 0.2
     assert said.mean() == pytest.approx(float(outside.float().mean()), abs=0.05)
+
+
+def test_every_rule_is_told_against_drafts_of_fixed_length(bench: Any, answers: Any) -> None:
+    _, found = answers
+    rules = bench.replayed(found, bench.train_class(found), 0.04)
+    assert rules[bench.FIXED]["time"] == 1
+    # What an oracle drafts in vain is drafted by no rule, so nothing saves more at equal rounds.
+    assert rules["oracle of outside"]["time"] < 1
+    facts = {
+        "draft": "d", "target": "t", "train": "a", "test": "b", "draft_length": 3, "step": 0.04,
+        "answers": {"train": 24, "test": 24}, "command": "python x",
+        "sizes": [{"k": 200, "outside": 0.25, "rules": rules}],
+    }  # fmt: skip
+    text = bench.markdown(facts)
+    assert "| 200 | 25.00% | oracle of outside |" in text
+    assert f"{rules['oracle of outside']['time']:.4f} |" in text

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tiny_models import make_byte_tokenizer, make_tiny
-from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM
+from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM, target_answers
 from vtrim_hf.cli_training import train
+from vtrim_hf.run_lock import RunLock
 
 app = typer.Typer()
 app.command()(train)
@@ -91,6 +93,51 @@ def test_training_goes_on_after_a_kill(place: Path, tmp_path: Path) -> None:
     assert (out / "tokenizer.json").is_file()
 
 
+@pytest.mark.newest
+def test_of_two_processes_one_answers_begins_anew_and_saves(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    command = [
+        *(sys.executable, "-c", PROGRAM),
+        *(str(place / "target"), str(place / "data.jsonl")),
+        *vocabulary(place),
+        *("-o", str(out), *FAST, "--epochs", "1", "--regenerate", "--max-new-tokens", "4"),
+        *("--calibration-prompts", "0", "--no-resume", "--quiet", "--json"),
+    ]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    known = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
+        **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "VTRIM_CACHE": str(tmp_path / "cache")},
+    }
+    logs = [tmp_path / f"rank-{rank}.txt" for rank in range(2)]
+    both = []
+    for rank, log in enumerate(logs):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        with log.open("w") as file:
+            both.append(subprocess.Popen(command, env=known | own, stdout=file, stderr=file))
+    deadline = time.monotonic() + 400
+    try:
+        while {one.poll() for one in both} == {None}:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        codes = [one.wait(timeout=60) for one in both]  # neither waits for ever for the other
+    finally:
+        for one in both:
+            one.kill()
+            one.wait()
+    told = [log.read_text() for log in logs]
+    assert codes == [0, 0], "\n".join(told)
+    assert '"acceptance_length"' in told[0]
+    assert '"acceptance_length"' not in told[1]
+    report = json.loads((out / "training_report.json").read_text())
+    assert report["settings"]["world_size"] == 2
+    assert report["answers"]["train"]["answered"] == 40
+    assert not list(tmp_path.glob(".draft.*"))
+
+
 def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     wishes = (*FAST, "--epochs", "1", "--eval", str(place / "eval.jsonl"), "--quiet")
@@ -160,18 +207,78 @@ def test_a_calibration_that_cannot_be_done_costs_no_training(
     assert "--minutes must be a number, got inf" in endless.stderr
 
 
-def test_the_target_answers_first(place: Path, tmp_path: Path) -> None:
+def test_the_target_answers_once(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VTRIM_CACHE", str(tmp_path / "cache"))
+    asked: list[int] = []
+    generate = target_answers._generate
+
+    def counted(model: Any, config: Any, batch: list[Any], seed: int) -> Any:
+        asked.append(len(batch))
+        return generate(model, config, batch, seed)
+
+    monkeypatch.setattr(target_answers, "_generate", counted)
     out = tmp_path / "draft"
-    answering = ("--regenerate", "--max-new-tokens", "6", "--limit", "24", "--keep-checkpoints")
-    done = invoke(
-        place, *vocabulary(place), "-o", str(out), *FAST, "--epochs", "1", *answering, "--quiet"
-    )
+    answering = ("--regenerate", "--max-new-tokens", "6", "--limit", "24")
+    common = (*FAST, *answering, "--quiet", "--calibration-prompts", "0", "--epochs", "1")
+    call = (*vocabulary(place), "-o", str(out), *common)
+    done = invoke(place, *call, "--answer-batch-size", "24")
     assert done.exit_code == 0, done.output
-    (answers,) = tmp_path.glob(".draft.*.training/answers.jsonl")
-    rows = [json.loads(line) for line in answers.read_text().splitlines()]
-    assert sum("assistant_token_ids" in row for row in rows) == 24
+    assert asked == [24]
+    told = " ".join(done.stderr.split())
+    assert f"answers are kept in {tmp_path / 'cache' / 'answers'}" in told
     report = json.loads((out / "training_report.json").read_text())
     assert report["data"]["train"]["sequences"] + report["data"]["evaluation"]["sequences"] == 24
+    assert report["answers"]["train"] == {"answered": 24, "prompts": 24, "stopped": False}
+    assert not list(tmp_path.glob(".draft.*"))
+    # Another vocabulary, another learning rate: the same answers, and another folder to go on in.
+    other = ("--vocabulary", str(place / "other"), "-o", str(out), "--learning-rate", "1e-4")
+    again = invoke(place, *other, *common)
+    assert again.exit_code == 0, again.output
+    assert asked == [24]
+    assert len(list((tmp_path / "cache" / "answers").glob("*/answers.jsonl"))) == 1
+
+
+def test_logs_for_tensorboard_stay(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    out, logs = tmp_path / "draft", tmp_path / "draft.tensorboard"
+    call = (*vocabulary(place), "-o", str(out), *FAST, "--epochs", "2", "--tensorboard")
+    done = invoke(place, *call, "--quiet", "--calibration-prompts", "0")
+    assert done.exit_code == 0, done.output
+    assert f"logs for TensorBoard go to {logs}" in " ".join(done.stderr.split())
+    (events,) = logs.rglob("events.out.tfevents.*")
+    found = reading.EventAccumulator(str(events.parent)).Reload()
+    assert "train/acceptance_length" in found.Tags()["scalars"]
+    assert not list(tmp_path.glob(".draft.*"))
+    # That it is logged changes nothing in a draft.
+    again = invoke(place, *call[:-1], "--calibration-prompts", "0")
+    assert "holds this draft already" in " ".join(again.stderr.split())
+
+
+def test_one_call_at_a_time_and_what_others_left(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    call = (*vocabulary(place), "-o", str(out), *FAST, "--calibration-prompts", "0", "--quiet")
+    warmed = (*call, "--epochs", "1", "--unroll-warmup", "0")
+    assert invoke(place, *warmed, "--keep-checkpoints").exit_code == 0
+    report = json.loads((out / "training_report.json").read_text())
+    assert report["settings"]["unroll_warmup"] == 0
+    (workplace,) = tmp_path.glob(".draft.*.training")
+    with RunLock(workplace):
+        done = invoke(place, *warmed, "--draft-length", "2")
+    assert done.exit_code == 2
+    told = " ".join(done.stderr.split())
+    assert f"another run (process {os.getpid()}) is at work in {workplace}" in told
+    assert "name another --output" in told
+    other = invoke(place, *call, "--epochs", "1")
+    assert other.exit_code == 0, other.output
+    told = " ".join(other.stderr.split())
+    assert "trainings with other arguments left" in told
+    assert str(workplace) in told
+    assert list(workplace.glob("checkpoint-*")), "somebody's hours are in it"
 
 
 def test_a_draft_of_all_ids_is_trained_to_compare_with(place: Path, tmp_path: Path) -> None:
@@ -207,6 +314,8 @@ def test_another_draft_length_needs_no_new_training(place: Path, tmp_path: Path)
         (("--layers", "3", "2", "1"), "layers must be 3 ascending"),
         (("--layers", "1", "2", "9"), "layers must be 3 ascending"),
         (("--limit", "3"), "are for --regenerate"),
+        (("--answer-batch-size", "3"), "are for --regenerate"),
+        (("--unroll-warmup", "2"), "unroll_warmup must lie in [0, 1], got 2"),
         (("--epochs", "0"), "--epochs must be more than 0"),
         (("--learning-rate", "-1"), "learning_rate must be more than 0"),
         (("--minutes", "0"), "max_minutes must be more than 0"),

@@ -12,6 +12,8 @@ import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig
 
+from tensor_watch import Made, kept_for_the_way_back
+from vtrim_hf import eagle_unroll
 from vtrim_hf.eagle_body import EagleBody
 from vtrim_hf.eagle_unroll import unroll
 
@@ -237,3 +239,56 @@ def test_half_precision_stays_close() -> None:
     for ours, expected in zip(half, exact, strict=True):
         assert ours.dtype == torch.bfloat16
         assert (ours.float() - expected).norm() < 0.1 * expected.norm()
+
+
+def learnt(
+    body: EagleBody, inputs: tuple[torch.Tensor, torch.Tensor], columns: torch.Tensor, bf16: bool
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], int, int]:
+    """Loss, gradients (of the inputs, too), numbers of the largest tensor, bytes that are kept."""
+    embeds, features = (numbers.clone().requires_grad_(True) for numbers in inputs)
+    body.zero_grad()
+    total = torch.zeros(())
+    with Made() as made:
+        with (
+            torch.autocast("cpu", torch.bfloat16, enabled=bf16),
+            kept_for_the_way_back() as kept,
+        ):
+            for state in unroll(body, embeds, features, STEPS, columns=columns):
+                total = total + body.score(state).float().logsumexp(-1).mean()
+        total.backward()
+    weights = {**dict(body.named_parameters()), "embeds": embeds, "features": features}
+    gradients = {name: weight.grad.clone() for name, weight in weights.items()}
+    return total.detach(), gradients, made.largest, sum(kept.values())
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_few_columns_at_a_time_give_the_same(
+    at_once: int, bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = make_body(**SHAPES["shared key heads"]).train()
+    inputs = make_inputs()
+    columns = torch.tensor([[0, 1, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 0, 0]])
+    loss, gradients, *_ = learnt(body, inputs, columns, bf16)
+    each = 4 * 2 * 4 * (LENGTH + STEPS)  # bytes, numbers of texts, heads and what is seen
+    monkeypatch.setattr(eagle_unroll, "_WEIGHED_AT_ONCE", at_once * each)
+    again, same, *_ = learnt(body, inputs, columns, bf16)
+    close: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-2} if bf16 else CLOSE
+    torch.testing.assert_close(again, loss, **close)
+    for name, gradient in gradients.items():
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(same[name] / scale, gradient / scale, **close)
+
+
+def test_what_is_weighed_at_once_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[memory grows with heads x columns x length x steps]"""
+    body, length = make_body(), 150
+    inputs = torch.randn(2, length, 24), torch.randn(2, length, 72)
+    columns = torch.arange(length - 1).expand(2, -1)
+    weighed = 2 * 4 * (length - 1) * length  # texts, heads, columns, positions
+    _, _, largest, kept = learnt(body, inputs, columns, bf16=False)
+    assert largest >= weighed
+    monkeypatch.setattr(eagle_unroll, "_WEIGHED_AT_ONCE", 1 << 16)
+    _, _, largest, kept_now = learnt(body, inputs, columns, bf16=False)
+    assert largest <= 2 * length * length, "what is visible, which no head has for itself"
+    assert kept - kept_now > (STEPS - 1) * weighed * 4

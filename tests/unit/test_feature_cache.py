@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import pickle
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from drafting import make_eagle
 from tiny_models import make_prompt, make_tiny
-from vtrim_hf import feature_cache
+from vtrim_hf import feature_cache, feature_shards, vocabulary_files
 from vtrim_hf.feature_cache import (
-    INDEX_JSON,
     CachedSequences,
     FeatureCache,
     OnlineFeatures,
     features_folder,
 )
+from vtrim_hf.feature_shards import INDEX_JSON
+from vtrim_hf.model_hash import model_hash
 from vtrim_hf.training_batches import collate, given_features
 from vtrim_hf.training_data import TrainingSequences
 from vtrim_hf.training_features import TargetReader
@@ -100,24 +106,269 @@ def test_filling_goes_on_after_a_kill(
             assert mine.equal(theirs)
 
 
+def rows_of(cache: FeatureCache) -> list[torch.Tensor]:
+    return [numbers for index in range(12) for numbers in cache.read(index)]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(mine.equal(theirs) for mine, theirs in zip(one, other, strict=True))
+
+
 @pytest.mark.usefixtures("small_shards")
-def test_a_damaged_shard_is_named(target: Any, data: TrainingSequences, tmp_path: Path) -> None:
+def test_a_shard_of_another_content_is_named_and_the_way_out_works(
+    target: Any, data: TrainingSequences, tmp_path: Path
+) -> None:
     cache = cache_of(target, data, tmp_path)
     cache.fill(progress=False)
+    before = rows_of(cache)
     shard = cache.folder / "features-00001.safetensors"
     content = bytearray(shard.read_bytes())
     content[-3] ^= 1
     shard.write_bytes(content)
     fresh = cache_of(target, data, tmp_path)
-    fresh.fill(progress=False)
-    with pytest.raises(ValueError, match=r"features-00001\.safetensors.*damaged.*changed"):
-        [fresh.read(index) for index in range(12)]
-    shard.write_bytes(content[:-9])
-    with pytest.raises(ValueError, match=r"features-00001\.safetensors.*bytes"):
+    assert fresh.fill(progress=False) == 0
+    with pytest.raises(
+        ValueError, match=r"features-00001\.safetensors.*damaged.*changed: delete this file"
+    ):
+        rows_of(fresh)
+    shard.unlink()
+    again = cache_of(target, data, tmp_path)
+    assert again.fill(progress=False) == 1
+    assert same(rows_of(again), before)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_that_was_cut_short_is_computed_anew_alone(
+    target: Any, data: TrainingSequences, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = cache_of(target, data, tmp_path)
+    number = cache.fill(progress=False)
+    before = rows_of(cache)
+    for name in ("features-00000.safetensors", "features-00002.safetensors"):
+        shard = cache.folder / name
+        shard.write_bytes(shard.read_bytes()[:-9])
+    others = {path: path.stat().st_mtime_ns for path in cache.folder.glob("*1.safetensors")}
+    with pytest.raises(ValueError, match=r"features-0000[02]\.safetensors.*bytes.*run again"):
+        rows_of(pickle.loads(pickle.dumps(cache)))
+    again = cache_of(target, data, tmp_path)
+    with pytest.raises(KeyboardInterrupt):  # a kill amid it leaves the other one to be found
+        again.fill(progress=False, on_shard=interrupt)
+    assert "features-00002.safetensors, which has" in caplog.text
+    again = cache_of(target, data, tmp_path)
+    assert again.fill(progress=False) == 1
+    assert same(rows_of(again), before)
+    assert others == {path: path.stat().st_mtime_ns for path in others}
+    index = json.loads((cache.folder / INDEX_JSON).read_text())
+    assert index["finished"]
+    assert [shard["file"][9:14] for shard in index["shards"]] == [f"{n:05}" for n in range(number)]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_an_index_never_names_what_takes_a_damaged_shard_s_place(
+    target: Any, data: TrainingSequences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill right after the shard is written would leave another content with the old sum."""
+    cache = cache_of(target, data, tmp_path)
+    cache.fill(progress=False)
+    shard = cache.folder / "features-00000.safetensors"
+    shard.unlink()
+    write = vocabulary_files.write_atomically
+
+    def killed_after(place: Path, content: bytes) -> None:
+        write(place, content)
+        if place == shard:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(feature_shards, "write_atomically", killed_after)
+    with pytest.raises(KeyboardInterrupt):
         cache_of(target, data, tmp_path).fill(progress=False)
-    (cache.folder / INDEX_JSON).write_text("{")
-    with pytest.raises(ValueError, match="no index of features"):
-        cache_of(target, data, tmp_path).fill(progress=False)
+    assert shard.is_file()
+    monkeypatch.undo()
+    monkeypatch.setattr(feature_cache, "_SHARD_BYTES", 48 * 4 * 4 * 60)
+    assert cache_of(target, data, tmp_path).fill(progress=False) == 1
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("index", ["{", "[]", '{"shards": [1]}', "other"])
+def test_a_damaged_index_costs_no_more_than_the_features(
+    target: Any,
+    data: TrainingSequences,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    index: str,
+) -> None:
+    cache = cache_of(target, data, tmp_path)
+    cache.fill(progress=False)
+    before = rows_of(cache)
+    place = cache.folder / INDEX_JSON
+    place.write_text(
+        json.dumps({**json.loads(place.read_text()), "fingerprint": "0" * 64})
+        if index == "other"
+        else index
+    )
+    again = cache_of(target, data, tmp_path)
+    assert again.fill(progress=False) == 1
+    assert "features.json, which is" in caplog.text
+    assert same(rows_of(again), before)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_what_a_kill_left_half_written_is_removed(
+    target: Any, data: TrainingSequences, tmp_path: Path
+) -> None:
+    cache = cache_of(target, data, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cache.fill(progress=False, on_shard=interrupt)
+    left = [".features-00001.safetensors.a_b1c2d3", ".features.json.12345678"]
+    mine = [".features-00001.safetensors.note", ".features", "notes.txt"]
+    for name in (*left, *mine):
+        (cache.folder / name).write_text("x")
+    cache.fill(progress=False)
+    names = {path.name for path in cache.folder.iterdir()}
+    assert names & {*left, *mine} == set(mine)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_second_training_waits_and_finds_the_shards_done(
+    target: Any,
+    data: TrainingSequences,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[two fill one cache with other micro-batches, and overwrite each other's shards]"""
+    monkeypatch.setattr(feature_shards, "_POLL_SECONDS", 0.01)
+    first, second = cache_of(target, data, tmp_path), cache_of(target, data, tmp_path)
+    begun, told = threading.Event(), threading.Event()
+    computed: list[int] = []
+
+    def fill_second() -> None:
+        begun.wait(60)
+        computed.append(second.fill(tokens_at_once=31, progress=False))
+
+    def wait_until_the_second_waits() -> None:
+        begun.set()
+        assert told.wait(60)
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "waiting until it is done" in record.getMessage():
+                told.set()
+
+    handler = Told()
+    logging.getLogger(feature_shards.__name__).addHandler(handler)
+    thread = threading.Thread(target=fill_second)
+    thread.start()
+    try:
+        first.fill(progress=False, on_shard=wait_until_the_second_waits)
+    finally:
+        thread.join(60)
+        logging.getLogger(feature_shards.__name__).removeHandler(handler)
+    assert computed == [0]
+    assert f"another process computes features in {first.folder}" in caplog.text
+    assert same(rows_of(first), rows_of(second))
+
+
+def test_a_cache_that_is_whole_needs_no_lock_and_no_room(
+    target: Any, data: TrainingSequences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a folder that may only be read is enough."""
+    cache_of(target, data, tmp_path).fill(progress=False)
+
+    def no_lock(folder: Path) -> Any:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(feature_shards, "_alone", no_lock)
+    fresh = cache_of(target, data, tmp_path)
+    assert fresh.fill(progress=False) == 0
+    assert len(rows_of(fresh)) == 36
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_full_disk_is_noticed_before_anything_is_computed(
+    target: Any, data: TrainingSequences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = cache_of(target, data, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cache.fill(progress=False, on_shard=interrupt)
+    asked: list[int] = []
+    check = feature_shards.ShardFiles.check_room
+
+    def noted(files: feature_shards.ShardFiles, size: int) -> None:
+        asked.append(size)
+        check(files, size)
+
+    monkeypatch.setattr(feature_shards.ShardFiles, "check_room", noted)
+    usage = shutil.disk_usage(tmp_path)
+    before = sum(path.stat().st_size for path in cache.folder.glob("*.safetensors"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=9_000))
+    with pytest.raises(OSError, match=r"take 0\.\d\d GB in .*0\.00 GB are free: make room"):
+        cache.fill(progress=False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=asked[0]))
+    assert cache.fill(progress=False) > 1
+    after = sum(path.stat().st_size for path in cache.folder.glob("*.safetensors"))
+    assert after - before == pytest.approx(asked[0], rel=0.1), "but for the headers"
+
+
+def test_a_shard_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    sync, replace, opens = os.fsync, Path.replace, os.open
+
+    def synced(handle: int) -> None:
+        happened.append("folder" if os.path.isdir(f"/dev/fd/{handle}") else "file")  # noqa: PTH112
+        sync(handle)
+
+    def replaced(place: Path, other: Path) -> Path:
+        happened.append("name")
+        return replace(place, other)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    vocabulary_files.write_atomically(tmp_path / "x", b"1")
+    assert happened == ["file", "name", "folder"]
+
+    def opened(place: Any, *more: Any) -> int:
+        if Path(place) == tmp_path:
+            raise PermissionError(place)
+        return opens(place, *more)
+
+    monkeypatch.setattr(os, "open", opened)
+    vocabulary_files.write_atomically(tmp_path / "x", b"2")
+    assert (tmp_path / "x").read_bytes() == b"2"
+
+
+def test_another_vocabulary_finds_the_features_of_the_first(
+    target: Any, data: TrainingSequences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decides the features is the target's and the data's, and is all that the key holds."""
+    sizes = (range(3, 200), range(5, 250))
+    drafts = [make_eagle(target, ids, layers=(1, 2, 4)) for ids in sizes]
+    caches = [
+        FeatureCache(
+            tmp_path,
+            data,
+            TargetReader(target, draft.config.target_layer_ids, torch.float32),
+            model_hash(target),
+        )
+        for draft in drafts
+    ]
+    assert caches[0].fill(progress=False) == 1
+
+    def never(*_: Any) -> None:
+        raise AssertionError("the target is read again")
+
+    monkeypatch.setattr(TargetReader, "read", never)
+    assert caches[1].fill(progress=False) == 0
+    assert same(rows_of(caches[0]), rows_of(caches[1]))
+    monkeypatch.undo()
+    target.config.rms_norm_eps *= 2
+    reader = TargetReader(target, (1, 2, 4), torch.float32)
+    assert FeatureCache(tmp_path, data, reader, model_hash(target)).fill(progress=False) == 1
 
 
 def test_a_cache_belongs_to_target_data_layers_and_dtype(
@@ -136,12 +387,7 @@ def test_a_cache_belongs_to_target_data_layers_and_dtype(
     assert len({cache.folder for cache in caches}) == 5
     assert caches[0].folder == cache_of(target, data, tmp_path).folder
     caches[0].fill(progress=False)
-    index = json.loads((caches[0].folder / INDEX_JSON).read_text())
-    assert index["finished"]
-    index["fingerprint"] = "0" * 64
-    (caches[0].folder / INDEX_JSON).write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="other features"):
-        caches[0].fill(progress=False)
+    assert json.loads((caches[0].folder / INDEX_JSON).read_text())["finished"]
 
 
 def test_reading_before_filling_says_so(

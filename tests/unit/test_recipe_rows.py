@@ -14,6 +14,7 @@ from vtrim_hf.chat_rows import read_row
 from vtrim_hf.measuring_step import prompt_keys, read_prompts
 from vtrim_hf.recipe import Domain
 from vtrim_hf.recipe_rows import divided, held_out_rows, line_of
+from vtrim_hf.training_split import prompt_digest
 
 
 def chat(number: int) -> dict[str, Any]:
@@ -86,6 +87,31 @@ def test_twins_stay_together_and_the_silent_are_only_measured() -> None:
     assert not digests(parts.training) & digests(parts.evaluation)
     assert len(kept) == 2 * len(digests(kept))
     assert any('"assistant"' not in line for line in parts.measured)
+
+
+@pytest.mark.parametrize("test", [None, "y"])
+def test_all_answers_to_a_prompt_are_of_one_kind(test: str | None) -> None:
+    """[conversations were told apart with their answers]"""
+    rows = [
+        {"messages": [chat(number)["messages"][0], {"role": "assistant", "content": answer}]}
+        for number in range(200)
+        for answer in "abc"
+    ]
+    domain = Domain("a", ("x",), test=test, heldout=0.2)
+    parts = divided(domain, [rows])
+    kinds = [
+        {prompt_digest(read_row(json.loads(line))) for line in lines}
+        for lines in (parts.training, parts.evaluation, parts.measured)
+    ]
+    assert sum(map(len, kinds)) == len(set.union(*kinds)) == 200
+    assert len(parts.training) == 3 * len(kinds[0])
+    assert len(parts.evaluation) == 3 * len(kinds[1])
+    assert 0.7 * 200 < len(kinds[0]) < 0.98 * 200
+    # What is measured is, besides, held out of the counts.
+    apart = {read_row(row).digest() for row in held_out_rows(domain, [rows])}
+    assert digests(parts.measured) <= apart
+    assert bool(parts.measured) is (test is None)
+    assert divided(domain, [rows[::-1]]) == parts
 
 
 def test_records_and_odd_rows_are_left_out_and_foreign_columns_do_not_stop() -> None:

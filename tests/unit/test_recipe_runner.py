@@ -176,6 +176,16 @@ def test_only_what_depends_on_a_change_runs_again(
         assert seen.status == "may run" or (seen.status == "will run") == (piece.status == "done")
 
 
+def test_of_several_processes_each_would_run_the_whole_recipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"one process, got WORLD_SIZE=2.*vtrim_hf.cli train"):
+        run(folder)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert done(run(folder)) == []
+
+
 def test_the_code_format_is_part_of_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vtrim_hf import recipe_plan
 

@@ -18,12 +18,13 @@ from transformers import GenerationConfig, MambaConfig
 
 from recipes import TRAINED, make_recipe_folder, write_rows
 from tiny_models import make_byte_tokenizer
-from vtrim_hf import DecodeReport, SearchResult, TrimmedDraftForCausalLM
+from vtrim_hf import DecodeReport, SearchResult, TrimmedDraftForCausalLM, training_workplace
 from vtrim_hf.measuring_step import ExtendedDraft, prompt_keys, read_prompts
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.recipe import load_recipe
 from vtrim_hf.recipe_measuring import read_measured
 from vtrim_hf.recipe_runner import RunReport, run_recipe
+from vtrim_hf.recipe_training import training_settings
 from vtrim_hf.run_folder import RunFolder
 from vtrim_hf.run_lock import LOCK_FILE
 from vtrim_hf.training_report import PARTS, TrainingReport
@@ -203,6 +204,7 @@ def edited(old: str, new: str) -> Callable[[Path], None]:
         (edited("epochs: 3", "epochs: 2"), ["train"], ["measure"]),
         (edited("bf16: false", "bf16: false\n  seed: 1"), ["train"], ["measure"]),
         (edited("bf16: false", "bf16: false\n  minutes: 9"), ["train"], ["measure"]),
+        (edited("bf16: false", "bf16: false\n  unroll_warmup: 0"), ["train"], ["measure"]),
         (edited("bf16: false", "bf16: false\n  learning_rate: 5e-4"), ["train"], ["measure"]),
         (edited("bf16: false", "target_dtype: float32"), ["train"], ["measure"]),
         (edited("  layers: [0, 1, 2]\n", ""), ["train"], ["measure"]),
@@ -231,6 +233,32 @@ def test_only_what_depends_on_a_change_runs_again(
         (folder / "recipe.yaml").write_text(text[:start] + text[end:], "utf-8")
     foreseen = run(folder, dry_run=True)
     assert (done(foreseen, "will run"), done(foreseen, "may run")) == (sure, perhaps)
+
+
+def test_another_default_of_the_library_trains_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = training_workplace.defaults_beside
+
+    def later(chosen: dict[str, Any]) -> dict[str, Any]:
+        return {**known(chosen), "per_device_eval_batch_size": 1}
+
+    monkeypatch.setattr(training_workplace, "defaults_beside", later)
+    foreseen = run(folder, dry_run=True)
+    assert done(foreseen, "will run") == ["train"]
+    assert [piece.reason for piece in foreseen.pieces if piece.step == "train"] == [
+        "changed: defaults"
+    ]
+
+
+def test_how_long_a_training_warms_up_can_be_set(folder: Path) -> None:
+    edit(folder, "bf16: false", "unroll_warmup: 0.25")
+    wish = load_recipe(folder / "recipe.yaml").train
+    assert wish is not None
+    assert training_settings(wish)["unroll_warmup"] == 0.25
+    edit(folder, "unroll_warmup: 0.25", "unroll_warmup: 1.5")
+    with pytest.raises(ValueError, match=r"train.unroll_warmup must be a number .* at most 1"):
+        load_recipe(folder / "recipe.yaml")
 
 
 def test_a_second_run_does_nothing_and_a_setting_trains_anew(
@@ -444,7 +472,7 @@ def test_ctrl_c_leaves_the_old_draft(folder: Path, monkeypatch: pytest.MonkeyPat
 
     before = {p: p.read_bytes() for p in (folder / "run" / "draft").rglob("*") if p.is_file()}
     with monkeypatch.context() as patch:
-        patch.setattr("vtrim_hf.training.DraftTrainer.training_step", interrupt)
+        patch.setattr("vtrim_hf.training.DraftTrainer.save_model", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(folder, force=["train"])
     after = {p: p.read_bytes() for p in (folder / "run" / "draft").rglob("*") if p.is_file()}

@@ -37,6 +37,11 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         ):
             pass
         assert "--run-folder" in str(caught.value)
+        with (
+            pytest.raises(ValueError, match="or name another place"),
+            RunLock(tmp_path / "run", "place"),
+        ):
+            pass
         process.send_signal(signal.SIGKILL)
         process.wait()
     with RunLock(tmp_path / "run"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 from chat_templates import chat
 from tiny_models import IM_END_ID, make_tiny
+from vtrim_hf import target_answers
 from vtrim_hf.target_answers import answer_with_target
 from vtrim_hf.token_counts import TokenCounts
 
@@ -153,6 +155,7 @@ def test_answers_are_never_mixed(target: Any, byte_tokenizer: Any, tmp_path: Pat
     other_template.chat_template += " "
     attempts: list[tuple[Any, Any, dict[str, Any], str]] = [
         (make_tiny("llama", seed=1, eos_token_id=IM_END_ID), byte_tokenizer, {}, "other weights"),
+        (make_tiny("llama", rms_norm_eps=1e-3, eos_token_id=2), byte_tokenizer, {}, "config"),
         (copy.deepcopy(target).to(torch.bfloat16), byte_tokenizer, {}, "dtype: 'float32' there"),
         (target, byte_tokenizer, {"max_new_tokens": 5}, "generation: "),
         (target, byte_tokenizer, {"do_sample": True}, "generation: "),
@@ -240,6 +243,26 @@ def test_a_limit(target: Any, byte_tokenizer: Any, tmp_path: Path) -> None:
     assert answer(target, byte_tokenizer, path, limit=2).answered == 2
     assert answer(target, byte_tokenizer, path, limit=2).added == 0
     assert answer(target, byte_tokenizer, path, limit=3).added == 1
+
+
+def test_a_run_stops_when_its_time_is_over_and_goes_on(
+    target: Any, byte_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(target_answers, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    first = answer(target, byte_tokenizer, path, seconds=15)
+    assert (first.stopped, first.added) == (True, 4), "it looked after 10 and after 20 seconds"
+    assert lines(path)[-1].get("vtrim_record") is None
+    assert len(list(first)) == 4
+    second = answer(target, byte_tokenizer, path, seconds=0)
+    assert (second.stopped, second.added) == (False, 2), "one batch, after which there is none"
+    assert len(list(second)) == 6
+    assert lines(path)[-1] == {"vtrim_record": "finished", "answered": 6}
+    monkeypatch.undo()
+    whole = tmp_path / "b.jsonl"
+    assert not answer(target, byte_tokenizer, whole, seconds=1e6).stopped
+    assert answers(path) == answers(whole)
 
 
 def test_prompts_that_do_not_fit_are_skipped(byte_tokenizer: Any, tmp_path: Path) -> None:

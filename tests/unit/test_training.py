@@ -17,6 +17,7 @@ from vtrim_hf.measuring import measure_decoding
 from vtrim_hf.training import DraftTrainer
 from vtrim_hf.training_checkpoints import last_whole_checkpoint
 from vtrim_hf.training_data import TrainingSequences
+from vtrim_hf.training_pace import NoTimeLeftError
 from vtrim_hf.training_report import PARTS, TRAINING_JSON
 
 
@@ -248,21 +249,36 @@ def test_a_training_warms_up_with_fewer_tokens_in_a_row(
 ) -> None:
     trainer = trainer_of(fluent, texts, tmp_path, max_steps=4, unroll_warmup=0.5, logging_steps=1)
     trainer.train()
-    trainer.evaluate()
-    lengths = [len(point["acceptance"]) for point in trainer.report.data["curve"]]
-    assert lengths == [2, 2, 4, 4]
-    assert len(trainer.report.data["evaluations"][-1]["acceptance"]) == 4
+    found = trainer.evaluate()
+    curve = trainer.report.data["curve"]
+    assert [len(point["acceptance"]) for point in curve] == [2, 2, 4, 4]
+    assert "eval_acceptance_4" in found
+    # As many tokens in a row as they are, the loss is that of one: it does not double with them.
+    losses = [point["loss"] for point in curve]
+    assert losses[2] == pytest.approx(losses[1], rel=0.3)
+    assert found["eval_loss"] == pytest.approx(losses[3], rel=0.3)
 
 
 def test_the_report_holds_what_was_done(fluent: Any, texts: Any, tmp_path: Path) -> None:
     draft = new_draft(fluent, range(10, 60))
-    trainer = trainer_of(fluent, texts, tmp_path, draft=draft, feature_cache=str(tmp_path / "f"))
+    trainer = trainer_of(
+        fluent,
+        texts,
+        tmp_path,
+        draft=draft,
+        feature_cache=str(tmp_path / "f"),
+        eval_strategy="steps",
+        eval_steps=4,
+    )
     trainer.train()
-    trainer.evaluate()
     found = json.loads((tmp_path / TRAINING_JSON).read_text())
     assert found["fingerprints"]["vocabulary"] == draft.config.vocabulary_fingerprint
     assert found["fingerprints"]["train"] == texts.fingerprint
     assert found["settings"]["unroll_steps"] == 4
+    assert found["settings"]["world_size"] == 1
+    assert found["machine"]["device"] == "cpu"
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert found["machine"]["versions"]["transformers"]
     assert found["data"]["train"]["tokens"] == 36 * 26
     assert 0 < found["masked_share"] < 1
     assert set(found["seconds"]) == set(PARTS)
@@ -273,6 +289,36 @@ def test_the_report_holds_what_was_done(fluent: Any, texts: Any, tmp_path: Path)
     assert point["acceptance_length"] == pytest.approx(1 + sum(point["acceptance"]))
     assert [p["step"] for p in found["curve"]] == [1, 2, 3, 4]
     assert found["curve"][-1]["tokens"] == 4 * 4 * 26
+
+
+def test_what_comes_after_a_training_is_no_part_of_its_report(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    trainer = trainer_of(fluent, texts, tmp_path, eval_strategy="steps", eval_steps=2, max_steps=4)
+    trainer.evaluate()  # before, too
+    trainer.train()
+    kept = (tmp_path / TRAINING_JSON).read_text()
+    assert [point["step"] for point in json.loads(kept)["evaluations"]] == [2, 4]
+    few = said_by(fluent, rule_texts(4, PROMPT))
+    found = trainer.evaluate(few)
+    trainer.pace.note(trainer.report)  # nor does its clock run on
+    trainer.report.save()
+    assert found["eval_acceptance_length"] >= 1
+    assert (tmp_path / TRAINING_JSON).read_text() == kept
+
+
+def test_a_process_that_sees_two_gpus_keeps_to_the_batch_of_one(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    args = settings(tmp_path)
+    args._n_gpu = 2
+    trainer = DraftTrainer(
+        new_draft(fluent), fluent, args=args, train_dataset=texts, eval_dataset=texts
+    )
+    assert trainer._train_batch_size == args.train_batch_size == 4
+    assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape[0] == 4
+    trainer.train()
+    assert trainer.report.data["tokens_seen"] == 4 * 4 * 26
 
 
 def test_the_target_is_no_part_of_what_is_trained_or_saved(
@@ -330,8 +376,91 @@ def test_a_timed_training_ends_in_time_and_slows_down(
     spent = dict(data["seconds"])
     spent["features"] = 60.0
     data["seconds"] = spent
-    with pytest.raises(ValueError, match="leaves too little to train in"):
+    with pytest.raises(NoTimeLeftError, match="leaves too little to train in"):
         trainer.pace.begin()
+
+
+def test_a_timed_training_goes_on_after_a_kill(
+    fluent: Any, texts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock goes on from the checkpoint, and no evaluation comes twice."""
+
+    class Clock(TrainerCallback):
+        """A minute in which a step takes 2 seconds and an evaluation 3."""
+
+        now, begun, killed_at = 0.0, 0, -1
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.begun += 1
+            if state.global_step == self.killed_at:
+                raise KeyboardInterrupt
+            self.now += 2
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.now += 3
+
+    wishes: dict[str, Any] = {
+        "max_steps": -1,
+        "max_minutes": 1,
+        "evaluations": 4,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "load_best_model_at_end": True,
+        "feature_cache": str(tmp_path / "features"),
+    }
+    found = {}
+    for name, killed_at in (("whole", -1), ("killed", 18)):
+        clock = Clock()
+        clock.killed_at = killed_at
+        for module in ("training_pace", "training_report"):
+            monkeypatch.setattr(f"vtrim_hf.{module}.time", clock)
+        trainer = trainer_of(fluent, texts, tmp_path / name, clock, **wishes)
+        if killed_at > 0:
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train()
+            saved = trainer.report.data["evaluations"][-1]["step"]
+            assert 5 < saved < killed_at - 1
+            clock.killed_at, clock.begun = -1, 0
+            trainer = trainer_of(fluent, texts, tmp_path / name, clock, **wishes)
+            trainer.train(resume_from_checkpoint=True)
+            assert saved + clock.begun == trainer.state.global_step
+        else:
+            trainer.train()
+        found[name] = trainer.report.data
+    whole, killed = found["whole"], found["killed"]
+    assert len(whole["evaluations"]) == 4
+    assert killed["seconds"] == pytest.approx(whole["seconds"])
+    assert 55 <= sum(killed["seconds"].values()) <= 62
+    for kind, names in (("evaluations", ("seconds",)), ("curve", ("learning_rate", "loss"))):
+        for name in ("step", *names):
+            assert [point[name] for point in killed[kind]] == pytest.approx(
+                [point[name] for point in whole[kind]]
+            ), name
+
+
+def test_time_that_features_take_up_is_missed_before_they_are_all_there(
+    fluent: Any, texts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vtrim_hf.feature_cache._SHARD_BYTES", 64_000)
+    trainer = trainer_of(
+        fluent,
+        texts,
+        tmp_path,
+        max_steps=-1,
+        max_minutes=10,
+        feature_cache=str(tmp_path / "features"),
+    )
+    train = trainer._caches[0]
+    assert len(train._plan) > 2
+    trainer.report.data["seconds"]["answers"] = 541.0  # of 600
+    with pytest.raises(NoTimeLeftError, match=r"9\.0 of 10\.0 minutes"):
+        trainer.train()
+    assert len(train._shards.known) == 1, "what was computed stays"
+    kept = json.loads((tmp_path / TRAINING_JSON).read_text())
+    assert kept["seconds"]["features"] > 0
 
 
 def test_conversations_are_read_and_answered(tmp_path: Path, byte_tokenizer: Any) -> None:

@@ -10,9 +10,12 @@ import torch
 
 from training_samples import settings
 from vtrim_hf.training_arguments import DraftTrainingArguments, bfloat16_pays
-from vtrim_hf.training_checkpoints import checkpoints, last_whole_checkpoint
-from vtrim_hf.training_pace import NoTimeLeftError, Pace
-from vtrim_hf.training_progress import by_position
+from vtrim_hf.training_checkpoints import (
+    checkpoints,
+    continued,
+    last_whole_checkpoint,
+    write_state,
+)
 from vtrim_hf.training_report import TrainingReport
 
 
@@ -33,6 +36,27 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
     assert recorded["lr_scheduler_type"] == "cosine"
     assert recorded["unroll_steps"] == args.unroll_steps
     assert recorded["unroll_warmup"] == args.unroll_warmup == 0.6
+    assert recorded["optim"] == "adamw_torch_fused"
+    assert (recorded["heldout"], recorded["regenerate"]) == (0.05, False)
+    assert (recorded["world_size"], recorded["data_seed"]) == (1, None)
+    assert args.ddp_timeout_delta.days == 1, "others wait while the main process reads the target"
+
+
+@pytest.mark.parametrize(
+    ("wish", "epochs"),
+    [
+        ({}, 10),
+        ({"num_train_epochs": 3.0}, 3),
+        ({"max_minutes": 5}, 10_000),
+        ({"max_minutes": 5, "num_train_epochs": None}, 10_000),
+        ({"max_minutes": 5, "num_train_epochs": 10.0}, 10),  # the default, but asked for
+        ({"max_minutes": 5, "num_train_epochs": 3}, 3),
+    ],
+)
+def test_epochs_that_are_asked_for_stay_beside_a_time(
+    wish: dict[str, Any], epochs: float, tmp_path: Path
+) -> None:
+    assert DraftTrainingArguments(str(tmp_path), **wish).num_train_epochs == epochs
 
 
 @pytest.mark.parametrize(
@@ -69,75 +93,6 @@ def test_tensorboard_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.Mo
     assert settings(tmp_path, report_to="tensorboard").report_to == ["tensorboard"]
 
 
-@pytest.mark.parametrize(("steps", "half"), [(1, 1), (4, 2), (7, 4)])
-def test_fewer_tokens_in_a_row_are_drafted_at_first(steps: int, half: int, tmp_path: Path) -> None:
-    args = settings(tmp_path, max_steps=10, unroll_steps=steps, unroll_warmup=0.6)
-    pace = Pace(args, TrainingReport(None))
-    found = [
-        pace.unroll_steps(SimpleNamespace(global_step=step, max_steps=10)) for step in range(10)
-    ]
-    assert found == [half] * 6 + [steps] * 4
-
-
-def test_in_a_timed_training_the_time_says_when_all_tokens_are_drafted(tmp_path: Path) -> None:
-    args = settings(tmp_path, max_minutes=1, max_steps=-1, unroll_steps=4, unroll_warmup=0.5)
-    report = TrainingReport(None)
-    pace, state = Pace(args, report), SimpleNamespace(global_step=999_999, max_steps=1_000_000)
-    report.data["seconds"]["training"] = 29.0
-    assert pace.unroll_steps(state) == 2
-    report.data["seconds"]["training"] = 31.0
-    assert pace.unroll_steps(state) == 4
-
-
-def test_a_timed_training_knows_only_schedules_of_time(tmp_path: Path) -> None:
-    args = settings(tmp_path, max_minutes=1, lr_scheduler_type="polynomial")
-    with pytest.raises(ValueError, match="one of the schedules cosine, linear"):
-        Pace(args, TrainingReport(None))
-
-
-@pytest.mark.parametrize("shape", ["cosine", "linear", "constant", "constant_with_warmup"])
-def test_the_learning_rate_follows_the_time(shape: str, tmp_path: Path) -> None:
-    args = settings(tmp_path, max_minutes=1, lr_scheduler_type=shape, max_steps=-1)
-    report = TrainingReport(None)
-    report.data["seconds"].update(features=10.0, answers=10.0)
-    pace = Pace(args, report)
-    factors = []
-    for seconds in (0, 0.6, 20, 39.9, 50):
-        report.data["seconds"]["training"] = float(seconds)
-        factors.append(pace.factor(0 if seconds == 0 else 1))
-    start, rising, middle, end, after = factors
-    if shape == "constant":
-        assert factors == [1.0] * 5
-        return
-    assert start == pytest.approx(0.01, rel=0.02)
-    assert rising == pytest.approx(0.5, rel=0.03)
-    assert middle == (1.0 if shape.startswith("constant") else pytest.approx(0.5))
-    assert end == after == (1.0 if shape.startswith("constant") else pytest.approx(0.02))
-
-
-def test_a_timed_training_is_evaluated_now_and_then_and_ends(tmp_path: Path) -> None:
-    args = settings(tmp_path, max_minutes=1, evaluations=4, eval_strategy="steps")
-    report = TrainingReport(None)
-    pace = Pace(args, report)
-    asked = []
-    for seconds in (5, 14, 16, 20, 44, 46, 61):
-        report.data["seconds"]["training"] = float(seconds)
-        control = SimpleNamespace(
-            should_evaluate=False, should_save=False, should_training_stop=False, should_log=False
-        )
-        pace.follow(SimpleNamespace(global_step=seconds, max_steps=1000), control)
-        asked.append((control.should_evaluate, control.should_training_stop))
-    assert asked == [
-        (False, False),
-        (False, False),
-        (True, False),
-        (False, False),
-        (True, False),
-        (True, False),
-        (True, True),
-    ]
-
-
 def test_a_report_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     report = TrainingReport(tmp_path / "deep" / "report.json")
     state = SimpleNamespace(global_step=3, epoch=0.5)
@@ -165,6 +120,40 @@ def test_a_report_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
         TrainingReport.load(tmp_path / "other.json")
 
 
+def test_reports_of_before_are_read(tmp_path: Path) -> None:
+    """Of a release that knew no machine and no longest evaluation; its checkpoints, too."""
+    report = TrainingReport(tmp_path / "report.json")
+    state = report.state()
+    del state["longest_evaluation"]
+    for name in ("machine", "longest_evaluation"):
+        del report.data[name]
+    report.data["seconds"]["training"] = 7.0
+    report.save()
+    old = TrainingReport.load(tmp_path / "report.json")
+    assert old.data["machine"] == {}
+    assert old.data["seconds"]["training"] == 7.0
+    old.go_on(state)
+    assert old.data["longest_evaluation"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "now"), [("world_size", 2, 1), ("data_seed", 3, 4), ("heldout", 0.1, 0.2)]
+)
+def test_what_a_training_goes_on_with_differently_is_told(
+    name: str, before: Any, now: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = TrainingReport(None)
+    report.data["fingerprints"] = {"target": "a"}
+    report.data["settings"] = {**settings(tmp_path).recorded(), name: before}
+    write_state(tmp_path, report)
+    changed = {**report.data["settings"], name: now}
+    assert continued(tmp_path, {"target": "a"}, changed) == report.state()
+    assert f"other settings: {name} {before} -> {now}" in caplog.text
+    caplog.clear()
+    continued(tmp_path, {"target": "a"}, report.data["settings"])
+    assert not caplog.text
+
+
 def test_only_whole_checkpoints_are_gone_on_from(tmp_path: Path) -> None:
     for step, files in {
         2: {"draft_training.json": "{}", "trainer_state.json": "{}"},
@@ -186,16 +175,3 @@ def test_only_whole_checkpoints_are_gone_on_from(tmp_path: Path) -> None:
     assert found.name == "checkpoint-2"
     assert not (tmp_path / "checkpoint-20").exists()
     assert last_whole_checkpoint(tmp_path / "none") is None
-
-
-def test_acceptance_is_shown_by_position() -> None:
-    logs = {f"acceptance_{n}": n / 20 for n in (2, 10, 1)} | {"acceptance_length": 2.0}
-    assert by_position(logs) == "0.05 0.10 0.50"
-
-
-def test_a_training_whose_time_went_into_features_says_how_much(tmp_path: Path) -> None:
-    report = TrainingReport(None)
-    report.data["seconds"]["features"] = 90.0
-    with pytest.raises(NoTimeLeftError, match=r"1\.5 of 1\.0 minutes .* allow more time") as found:
-        Pace(settings(tmp_path, max_minutes=1), report).begin()
-    Pace(settings(tmp_path, max_minutes=1 + found.value.spent), report).begin()

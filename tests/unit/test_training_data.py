@@ -11,6 +11,7 @@ from vtrim_hf.batch_counting import CountRules
 from vtrim_hf.chat_rendering import render_conversation
 from vtrim_hf.chat_rows import read_row
 from vtrim_hf.training_data import TrainingSequences, read_sequences
+from vtrim_hf.training_split import prompt_digest, warn_of_shared_prompts
 from vtrim_hf.vocabulary import tokenizer_fingerprint
 
 
@@ -66,6 +67,69 @@ def test_a_few_are_held_out_of_few_and_twins_stay_together(byte_tokenizer: Any) 
     assert len(held.conversations) == 1
     assert len(held) == 2
     assert len(train) == 6
+
+
+def test_all_answers_to_a_prompt_are_on_one_side(byte_tokenizer: Any) -> None:
+    """[conversations were told apart with their answers]"""
+    rows = [answered(chat(number), answer) for number in range(150) for answer in "abc"]
+    train, held = read(rows, byte_tokenizer, heldout=0.2)
+    assert not train.prompts & held.prompts
+    assert not train.conversations & held.conversations
+    assert len(train) + len(held) == 450
+    assert (len(train.prompts), len(train)) == (150 - len(held.prompts), 3 * len(train.prompts))
+    assert 15 < len(held.prompts) < 50, "prompts with many answers are held out no more often"
+    again = read(rows[::-1], byte_tokenizer, heldout=0.2)[1]
+    assert again.prompts == held.prompts
+
+
+def answered(row: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"messages": [*row["messages"][:-1], {"role": "assistant", "content": text}]}
+
+
+def test_a_prompt_is_all_that_comes_before_the_last_answer(byte_tokenizer: Any) -> None:
+    first, second = chat(1)["messages"], chat(2)["messages"]
+    twins = [
+        {"messages": [*first, *second]},
+        {"messages": [*first, second[0], {"role": "assistant", "content": "else"}]},
+        {"messages": [*first, *second, {"role": "user", "content": "thanks"}]},
+    ]
+    others = [
+        {"messages": second},
+        {"messages": [*first, *second], "tools": [{"name": "f"}]},
+        {"prompt": "", "completion": "of nothing"},
+        {"prompt": "", "completion": "of nothing else"},
+        {"messages": [{"role": "assistant", "content": "first of all"}]},
+    ]
+    assert len({prompt_digest(read_row(row)) for row in twins}) == 1
+    assert len({prompt_digest(read_row(row)) for row in (*twins, *others)}) == 6
+    plain = {"prompt": first[0]["content"], "completion": "spelt otherwise"}
+    assert prompt_digest(read_row(plain)) == prompt_digest(read_row(chat(1)))
+    with pytest.raises(ValueError, match="answers to a single prompt"):
+        read([answered(chat(1), text) for text in "abc"], byte_tokenizer, heldout=0.1)
+
+
+def test_prompts_that_are_trained_on_and_evaluated_on_are_counted(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = read([chat(number) for number in range(9)], byte_tokenizer)[0]
+    judged = read([answered(chat(number), "x") for number in (3, 5, 70)], byte_tokenizer)[0]
+    apart = read([chat(70)], byte_tokenizer)[0]
+    warn_of_shared_prompts(trained.prompts, apart.prompts)
+    assert not caplog.records
+    warn_of_shared_prompts(trained.prompts, judged.prompts)
+    assert "2 of 3 prompts of the evaluation data are trained on, too" in caplog.text
+
+
+def test_what_can_only_be_counted_is_noted(byte_tokenizer: Any) -> None:
+    several = {
+        "messages": [*chat(1)["messages"], *chat(2)["messages"]],
+        "assistant_token_ids": [[70, 71], [72, 73]],
+    }
+    last = {**several, "assistant_token_ids": [72, 73]}
+    found = read([{"text": "no prompt"}, several, last, chat(3)], byte_tokenizer)[0]
+    assert len(found) == 2
+    assert found[0]["input_ids"][found[0]["assistant_mask"]].tolist() == [72, 73]
+    assert [row.line for row in found.skipped] == [1, 2]
 
 
 def test_long_sequences_are_cut_and_silent_ones_left_out(byte_tokenizer: Any) -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from drafting import make_eagle
+from tensor_watch import Made
 from tiny_models import KINDS, make_prompt, make_tiny
-from vtrim_hf.training_features import TargetReader, Teacher
+from vtrim_hf.training_features import _SCORED_AT_ONCE, TargetReader, Teacher
 
 
 def reader_of(target: Any, layers: tuple[int, int, int] = (1, 2, 4)) -> TargetReader:
@@ -77,3 +78,16 @@ def test_bfloat16_targets_are_proven_within_their_rounding() -> None:
     teacher.weight += 0.2
     with pytest.raises(ValueError, match="cannot be trained"):
         reader_of(target).prove(list(range(30)), teacher)
+
+
+def test_logits_are_of_few_positions_at_a_time() -> None:
+    """[full width for every position of a long conversation takes gigabytes]"""
+    target = make_tiny("llama", num_hidden_layers=4)
+    batch, length = 2, 290
+    ids = make_prompt(length, batch=batch)
+    with Made() as made:
+        found = reader_of(target).read(
+            ids, torch.full((batch,), length), torch.ones(batch, length, dtype=torch.bool)
+        )
+    assert max(made.rows(target.config.vocab_size)) == _SCORED_AT_ONCE == 256
+    assert found.top.min() >= 0, "all of them were asked for"

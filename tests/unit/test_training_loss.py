@@ -8,7 +8,9 @@ import torch
 from transformers import DynamicCache
 
 from drafting import make_eagle
+from tensor_watch import Made, kept_for_the_way_back
 from tiny_models import make_prompt, make_tiny
+from vtrim_hf import training_features, training_loss
 from vtrim_hf.training_batches import collate
 from vtrim_hf.training_data import TrainingSequences
 from vtrim_hf.training_features import Features, TargetReader, Teacher
@@ -116,6 +118,54 @@ def test_bfloat16_is_close_and_leaves_gradients_in_float32() -> None:
     assert abs(float((rounded.total / whole.total).detach()) - 1) < 0.02
     rounded.total.backward()
     assert all(weight.grad.dtype == torch.float32 for weight in draft.parameters())
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_a_few_columns_at_a_time_give_the_same(
+    at_once: int, bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[memory grows with columns x kept ids x steps]"""
+    target = make_tiny("llama", num_hidden_layers=4)
+    draft = make_eagle(target, range(3, 200), initializer_range=0.1).train()
+    with kept_for_the_way_back() as kept:
+        whole = computed(target, draft, two_turns(), steps=3, bf16=bf16)
+    whole.total.backward()
+    gradients = {name: weight.grad.clone() for name, weight in draft.named_parameters()}
+    draft.zero_grad()
+    monkeypatch.setattr(training_loss, "_SCORED_AT_ONCE", at_once * 4 * 197)
+    with Made() as made:
+        with kept_for_the_way_back() as kept_of_parts:
+            parts = computed(target, draft, two_turns(), steps=3, bf16=bf16)
+        parts.total.backward()
+    close: dict[str, Any] = {"rtol": 1e-2, "atol": 1e-2} if bf16 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(parts.total, whole.total, **close)
+    torch.testing.assert_close(parts.sums, whole.sums, **close)
+    for name, weight in draft.named_parameters():
+        scale = float(gradients[name].abs().max())
+        torch.testing.assert_close(weight.grad / scale, gradients[name] / scale, **close)
+    columns, every = int(whole.sums[:, 0, COUNTED].sum()), int(whole.sums[..., COUNTED].sum())
+    assert max(made.rows(197) - {columns}) == at_once, "the target's chances are of all columns"
+    learnt = every - int(whole.sums[..., MASKED].sum())
+    # Otherwise each guess keeps its own logits, and the chances that they are compared with.
+    saved = 4 * 197 * (2 * learnt - columns)
+    assert sum(kept.values()) - sum(kept_of_parts.values()) > 0.9 * saved
+
+
+def test_nothing_is_as_wide_as_the_target_s_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the few positions at a time whose likeliest tokens are asked for."""
+    monkeypatch.setattr(training_features, "_SCORED_AT_ONCE", 5)
+    target = make_tiny("llama", num_hidden_layers=4, hidden_size=36, intermediate_size=72)
+    draft = make_eagle(target, range(3, 200), initializer_range=0.1).train()
+    reader, teacher, batch = given(target, draft, two_turns())
+    inputs = ForwardInputs(reader, torch.device("cpu"), bf16=False)
+    with Made() as made:
+        arguments = inputs.inputs(batch, 3)
+    assert max(made.rows(300)) == 5
+    with Made() as made, computing_the_loss(draft, teacher, DECAY):
+        draft(**arguments).total.backward()
+    assert not made.rows(300)
+    assert max(made.rows(197)) == int((batch["runs"] > 0).sum()), "one for each column"
 
 
 def test_tokens_outside_the_vocabulary_are_counted_and_missed() -> None:
