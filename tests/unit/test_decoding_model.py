@@ -148,23 +148,24 @@ class TestReport:
     def test_it_gives_back_what_was_measured(self, report: DecodeReport, name: str) -> None:
         entry = report.entries[name]
         model = DecodingModel.from_report(report, name)
-        assert len(model.acceptance) == entry.facts["num_assistant_tokens"]
+        length = entry.facts["num_assistant_tokens"]
+        assert len(model.acceptance) == length
         assert model.coverage == pytest.approx(1 - (entry.oov_share or 0))
         rows, seconds = model.draft_step or (0, 0.0)
         assert rows == entry.facts["draft_vocab_size"]
         latency = LatencyModel(49152, "measured", "s", {"all": 1e-9}, (0, 49152), (0.0, 1e-9))
         share, at = np.asarray([model.coverage]), sizes(rows)
         assert model.step_seconds(latency, at)[0] == pytest.approx(seconds)
-        # Its drafts had four tokens, but at the end of a text.
-        assert model.tokens_per_round(share)[4, 0] == pytest.approx(
-            entry.acceptance_length, rel=0.02
+        # Its drafts had as many tokens, but at the end of a text: 5.7 of 6 on an average.
+        assert model.tokens_per_round(share)[length, 0] == pytest.approx(
+            entry.acceptance_length, rel=0.04
         )
         plain = report.plain
         after_prompts = [
             (one.tokens - len(report.rows)) / (one.seconds - one.seconds_by_part["prefill"])
             for one in (entry, plain)
         ]
-        speedup = model.speedups(share, model.step_seconds(latency, at))[4, 0]
+        speedup = model.speedups(share, model.step_seconds(latency, at))[length, 0]
         assert speedup == pytest.approx(after_prompts[0] / after_prompts[1], rel=0.05)
 
     def test_conditional_shares_are_no_shares_of_all(self, report: DecodeReport) -> None:
@@ -208,7 +209,8 @@ class TestReport:
                 cell["drafted"] += [1 if number < 10 else 0]
                 cell["accepted"] += [0]
 
-        assert len(DecodingModel.from_report(self.changed(report, few)).acceptance) == 4
+        length = report.draft.facts["num_assistant_tokens"]
+        assert len(DecodingModel.from_report(self.changed(report, few)).acceptance) == length
 
     def test_what_cannot_be_read_is_refused(self, report: DecodeReport) -> None:
         with pytest.raises(ValueError, match=r"no draft 'plain bfloat16' in this report"):
