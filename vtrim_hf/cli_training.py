@@ -204,6 +204,7 @@ def train(
             on_resumed=lambda step: remarks.print(f"going on from step {step}"),
             on_evaluation=None if quiet else lambda line: remarks.print(line, markup=False),
         )
+        _leave_the_others()
         if not trained.is_main:
             return
         if trained.draft is None:
@@ -225,6 +226,14 @@ def _save(trained: TrainedDraft, target: NamedModel, output: Path) -> None:
         report = TrainingReport(folder / TRAINING_JSON)
         report.data = trained.report
         report.save()
+
+
+def _leave_the_others() -> None:
+    """End this process's part in a training of several: left open, it may abort at its exit."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _tell_of_others(output: Path, workplace: Path) -> None:
