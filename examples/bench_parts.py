@@ -21,9 +21,9 @@ from vtrim_hf.chat_rendering import ChatRenderer
 from vtrim_hf.chat_rows import read_row
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.prompt_reading import PromptReader
+from vtrim_hf.training_facts import WEIGHTS
+from vtrim_hf.training_facts import weights_hash as hash_in
 from vtrim_hf.vocabulary import tokenizer_fingerprint
-
-WEIGHTS = "model.safetensors"
 
 # --- drafts ----------------------------------------------------------------------------------
 
@@ -96,15 +96,12 @@ def weights_hash(draft: NamedModel) -> str:
     Raises:
         OSError: if it has no file of weights.
     """
-    place = Path(draft.name) / WEIGHTS
+    place = Path(draft.name)
     if draft.commit is not None:
         from huggingface_hub import hf_hub_download
 
-        place = Path(hf_hub_download(draft.name, WEIGHTS, revision=draft.commit))
-    if not place.is_file():
-        raise FileNotFoundError(f"{place} is missing: a draft that was saved or trained has it")
-    with place.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        place = Path(hf_hub_download(draft.name, WEIGHTS, revision=draft.commit)).parent
+    return hash_in(place)
 
 
 def named_drafts(words: Sequence[str]) -> dict[str, NamedModel]:

@@ -38,10 +38,12 @@ from vtrim_hf import (
 from vtrim_hf.local_hub import LocalHub
 from vtrim_hf.measuring import NoGainWarning
 from vtrim_hf.named_models import NamedModel
+from vtrim_hf.search_result import SEARCH_JSON
 from vtrim_hf.training_arguments import bfloat16_pays
+from vtrim_hf.training_ending import save_trained
+from vtrim_hf.training_facts import TRAINING_JSON
 from vtrim_hf.training_pace import NoTimeLeftError
-from vtrim_hf.training_report import TRAINING_JSON, TrainingReport
-from vtrim_hf.training_step import SEARCH_JSON, train_draft
+from vtrim_hf.training_step import train_draft
 
 DATA = Path(__file__).parent / "data" / "wikisql"
 SHIPPED = Path(__file__).parent / "drafts" / "smollm2_wikisql"
@@ -124,11 +126,7 @@ def trained_draft(target: NamedModel, data: Path, output: Path, minutes: float) 
                 "minutes, all included"
             )
     if trained.draft is not None:
-        trained.draft.save_pretrained(place)
-        target.tokenizer.save_pretrained(place)
-        report = TrainingReport(place / TRAINING_JSON)
-        report.data = trained.report
-        report.save()
+        save_trained(trained.draft, target.tokenizer, trained.report, place)
         trained.clean_up()
     spent = trained.report["seconds"]
     step(

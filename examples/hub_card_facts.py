@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_parts import WEIGHTS, weights_hash
+from bench_parts import weights_hash
 
 from vtrim_hf.coverage_metadata import COVERAGE_JSON, make_metadata, read
 from vtrim_hf.decode_report import DecodeReport
@@ -23,7 +23,7 @@ from vtrim_hf.named_models import NamedModel
 from vtrim_hf.plain_facts import plain
 from vtrim_hf.search_result import SearchResult
 from vtrim_hf.token_counts import TokenCounts
-from vtrim_hf.training_facts import TRAINING_JSON, training_beside, training_facts
+from vtrim_hf.training_facts import TRAINING_JSON, WEIGHTS, training_beside, training_facts
 
 HERE = Path(__file__).resolve().parent
 EVIDENCE = HERE / "evidence" / "trained_drafts"

@@ -237,7 +237,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "measuring": frozenset({"draft", "vocabulary"}),
     "locking": frozenset(),
     "training": frozenset(
-        {"counting", "draft", "embedded", "locking", "measuring", "rendering", "vocabulary"}
+        {
+            "counting",
+            "draft",
+            "embedded",
+            "locking",
+            "measuring",
+            "publishing",
+            "rendering",
+            "vocabulary",
+        }
     ),
     "metrics": frozenset(),
     "publishing": frozenset({"draft", "measuring", "search", "vocabulary"}),
@@ -358,6 +367,24 @@ def test_there_is_no_circle() -> None:
 
     for module in sorted(graph):
         visit(module, ())
+
+
+def test_a_file_s_name_is_written_down_once() -> None:
+    """[search.json and training_report.json were twice]; shipped modules stand alone."""
+    found: dict[str, list[str]] = {}
+    for path in package_files():
+        if module_name(path) in SHIPPED:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                found.setdefault(node.targets[0].id, []).append(path.name)
+    several = {
+        name: files
+        for name, files in found.items()
+        if name.endswith("_JSON") and not name.startswith("_") and len(files) > 1
+    }
+    assert not several, several
+    assert {"SEARCH_JSON", "TRAINING_JSON"} <= set(found)
 
 
 def test_nothing_imports_the_command() -> None:

@@ -82,8 +82,11 @@ def curve_words(training: Mapping[str, Any]) -> str:
     ]
     text = f"On the held-out conversations it was {', '.join(said)}"
     if best:
-        text += f"; the checkpoint of step {training['best_step']:,} was kept"
-        text += ", the last one" if best[-1] == end else ", the best one"
+        if training["best_step"] == 0:
+            text += "; the draft that it started from was kept, no checkpoint was better"
+        else:
+            text += f"; the checkpoint of step {training['best_step']:,} was kept"
+            text += ", the last one" if best[-1] == end else ", the best one"
     return f"{text}."
 
 
@@ -92,6 +95,7 @@ def setting_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
     settings: Mapping[str, Any] = training.get("settings", {})
     rate = settings.get("learning_rate")
     said = {
+        "trained on from": _start_words(training.get("start", {})),
         "text read": _read(training),
         "data": _data_words(training.get("data", {}).get("train")),
         "held out": _data_words(training.get("data", {}).get("heldout")),
@@ -105,6 +109,13 @@ def setting_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
         "confidence calibrated on": _calibration_words(training.get("calibration", {})),
     }
     return [(name, str(value)) for name, value in said.items() if value]
+
+
+def _start_words(start: Mapping[str, Any]) -> str:
+    known = str(start.get("hash", ""))[:12]
+    if "id" in start:
+        return f"{start['id']}, commit {known}" if known else str(start["id"])
+    return f"a draft of the hash {known}" if known else ""
 
 
 def _read(training: Mapping[str, Any]) -> str:

@@ -189,6 +189,7 @@ def search(
     Size and draft length together, whether to trim, whether to draft:
     `vtrim search counts.safetensors --target ID --objective throughput --report report.json`
     """
+    from .search_result import SEARCH_JSON
     from .steps import search_counts
     from .token_counts import TokenCounts
 
@@ -217,7 +218,7 @@ def search(
         progress=not quiet,
     )
     with folder_written_whole(output) as folder:
-        result.save(folder / "search.json")
+        result.save(folder / SEARCH_JSON)
         result.vocabulary.save(folder)
         write_plot(result, folder / "search.png")
     facts: dict[str, Any] = {

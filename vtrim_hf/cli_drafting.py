@@ -39,7 +39,8 @@ def trim(
     layers: Annotated[int | None, typer.Option(help="Keep the first layers only.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the draft's weights.")] = Dtype.bfloat16,
     draft_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens drafted a round (stored with the draft).")
+        int | None,
+        typer.Option(min=1, help="Tokens drafted a round; the search's choice if it made one."),
     ] = None,
     json_: AsJson = False,
     debug: Debug = False,  # noqa: ARG001

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .hub_upload import WEIGHTS
+from .training_facts import TRAINING_JSON
 
 MODEL_NAME = "a Hub id, a folder, or `smollm2` (embedded)"
 
@@ -29,7 +30,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; remarks stay.")]
 
-_OF_AN_EARLIER_SAVE = (*WEIGHTS, "vocabulary-*", "vtrim/coverage.json")
+_OF_AN_EARLIER_SAVE = (
+    *WEIGHTS,
+    "vocabulary-*",
+    "vtrim/coverage.json",
+    TRAINING_JSON,
+    # Of its tokenizer: files that not every one has.
+    "chat_template.jinja",
+    "additional_chat_templates/*",
+    "added_tokens.json",
+    "special_tokens_map.json",
+)
 
 
 class Dtype(StrEnum):
@@ -91,7 +102,7 @@ def folder_written_whole(output: Path) -> Iterator[Path]:
     """Give a folder beside `output` to write into; its files take their places when all are there.
 
     An interrupted command leaves `output` as it was. Weights and facts of an earlier save that the
-    new one does not have are removed, for a loader would still find them.
+    new one does not have are removed, for a loader or a publisher would still find them.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:

@@ -88,7 +88,7 @@ def train(
     ] = None,
     unroll_warmup: Annotated[
         float | None,
-        typer.Option(help="Share of the training, at first, with half of --unroll, 0.6; 0: none."),
+        typer.Option(help="Share of the training, at first, with half of --unroll: 0.6, with --from 0."),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
     batch_size: Annotated[
@@ -108,7 +108,8 @@ def train(
         str | None, typer.Option(help="Split of a data set that has several.")
     ] = None,
     draft_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens drafted a round (stored with the draft).")
+        int | None,
+        typer.Option(min=1, help="Tokens drafted a round; the search's choice if it made one."),
     ] = None,
     calibration_prompts: Annotated[
         int,
@@ -142,9 +143,11 @@ def train(
     In an hour, the target's own words: `vtrim train smollm2 prompts.jsonl --vocabulary search
     --regenerate --minutes 60`
 
-    Run again after an interruption, with the same arguments or more minutes, it goes on where it
-    was. The target's answers and features stay in the user's cache (`~/.cache/vtrim_hf`, or
-    `$VTRIM_CACHE`), or in the folder of --feature-cache, for trainings with other arguments.
+    Run again after an interruption with the same arguments, it goes on where it was; with more
+    minutes, too, unless the target answers first: other minutes with --regenerate are another
+    training, from its first step on. The target's answers and features stay in the user's cache
+    (`~/.cache/vtrim_hf`, or `$VTRIM_CACHE`), or in the folder of --feature-cache, where trainings
+    with other arguments find them.
     """
     from .training_step import train_draft
     from .training_workplace import tensorboard_folder
@@ -202,6 +205,7 @@ def train(
             settings=settings,
             progress=not quiet,
             on_resumed=lambda step: remarks.print(f"going on from step {step}"),
+            on_begun_anew=_tell_of_a_new_begin,
             on_evaluation=None if quiet else lambda line: remarks.print(line, markup=False),
         )
         _leave_the_others()
@@ -218,14 +222,10 @@ def train(
 
 
 def _save(trained: TrainedDraft, target: NamedModel, output: Path) -> None:
-    from .training_report import TRAINING_JSON, TrainingReport
+    from .training_ending import save_trained
 
     with folder_written_whole(output) as folder:
-        trained.draft.save_pretrained(folder)
-        target.tokenizer.save_pretrained(folder)
-        report = TrainingReport(folder / TRAINING_JSON)
-        report.data = trained.report
-        report.save()
+        save_trained(trained.draft, target.tokenizer, trained.report, folder)
 
 
 def _leave_the_others() -> None:
@@ -234,6 +234,14 @@ def _leave_the_others() -> None:
 
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def _tell_of_a_new_begin(left: list[Path]) -> None:
+    _remark(
+        f"this training begins anew: what is in {', '.join(map(str, left))} goes on with other "
+        "arguments only, among them --bf16 and --unroll, which the machine decides where they are "
+        "not given, and the number of processes"
+    )
 
 
 def _tell_of_others(output: Path, workplace: Path) -> None:

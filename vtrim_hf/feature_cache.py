@@ -78,7 +78,8 @@ class FeatureCache:
         self._token_bytes = reader.dtype.itemsize * int(text.hidden_size) * 4 + 9
         self._plan = _planned(sequences.lengths, self._token_bytes)
         facts["template"] = sequences.template_hash
-        self._shards = ShardFiles(self.folder, self.fingerprint, facts, len(self._plan))
+        tokens = [int(sequences.lengths[members].sum()) for members in self._plan]
+        self._shards = ShardFiles(self.folder, self.fingerprint, facts, tokens)
         self._place = np.zeros((len(sequences), 3), dtype=np.int64)  # shard, start, end
         for number, members in enumerate(self._plan):
             ends = sequences.lengths[members].cumsum()
@@ -91,14 +92,14 @@ class FeatureCache:
         *,
         tokens_at_once: int = 4096,
         progress: bool = True,
-        on_shard: Callable[[], None] | None = None,
+        on_batch: Callable[[], None] | None = None,
     ) -> int:
         """Compute what is missing or damaged; waits while another process does so.
 
         Args:
             tokens_at_once: that the target reads in one go, padding included.
             progress: show a bar on a terminal.
-            on_shard: called after each shard.
+            on_batch: called after each go; where it raises, what is computed so far is kept.
 
         Returns:
             How many shards were computed now.
@@ -116,10 +117,7 @@ class FeatureCache:
             self._shards.check_room(left * self._token_bytes)
             with _bar(int(lengths.sum()), left, progress) as bar:
                 for number in missing:
-                    data, facts = self._computed(number, tokens_at_once, bar)
-                    self._shards.add(number, data, **facts)
-                    if on_shard is not None:
-                        on_shard()
+                    self._compute(number, tokens_at_once, bar, on_batch)
         return len(missing)
 
     def read(self, index: int) -> Features:
@@ -132,15 +130,24 @@ class FeatureCache:
         shard = self._shards.opened(number)
         return Features(*(shard.get_slice(name)[start : end - 1] for name in Features._fields))
 
-    def _computed(
-        self, number: int, tokens_at_once: int, bar: Any
-    ) -> tuple[bytes, dict[str, int]]:
+    def _compute(
+        self,
+        number: int,
+        tokens_at_once: int,
+        bar: Any,
+        on_batch: Callable[[], None] | None,
+    ) -> None:
+        """Compute a shard, from where it was stopped."""
         members = self._plan[number]
         lengths = self._sequences.lengths[members]
         total = int(lengths.sum())
         starts = lengths.cumsum() - lengths
-        whole: dict[str, torch.Tensor] = {}
-        for at, size in _micro_batches(lengths, tokens_at_once):
+        done, part = self._shards.begun(number)
+        known = Features._fields if part else ()
+        whole = {name: _lengthened(part[name], total) for name in known}
+        bar.update(int(lengths[:done].sum()))
+        for first, size in _micro_batches(lengths[done:], tokens_at_once):
+            at = done + first
             rows = [self._sequences[int(index)] for index in members[at : at + size]]
             batch = collate(rows)
             features = self._reader.read(
@@ -153,13 +160,23 @@ class FeatureCache:
                     start, length = int(starts[at + row]), int(lengths[at + row])
                     whole[name][start : start + length] = numbers[row, :length].to("cpu")
             bar.update(int(lengths[at : at + size].sum()))
-        ids = [self._sequences[int(index)] for index in members]
-        whole["input_ids"] = torch.from_numpy(np.concatenate([row["input_ids"] for row in ids]))
-        whole["assistant_mask"] = torch.from_numpy(
-            np.concatenate([row["assistant_mask"] for row in ids])
-        )
-        data = save(whole, {"fingerprint": self.fingerprint, "shard": str(number)})
-        return data, {"sequences": int(members.size), "tokens": total}
+            if on_batch is not None:
+                try:
+                    on_batch()
+                except BaseException:
+                    self._add(number, at + size, whole)
+                    raise
+        self._add(number, members.size, whole)
+
+    def _add(self, number: int, size: int, features: dict[str, torch.Tensor]) -> None:
+        """Write a shard's first sequences."""
+        rows = [self._sequences[int(index)] for index in self._plan[number][:size]]
+        tokens = sum(len(row["input_ids"]) for row in rows)
+        tensors = {name: numbers[:tokens] for name, numbers in features.items()}
+        for name in ("input_ids", "assistant_mask"):
+            tensors[name] = torch.from_numpy(np.concatenate([row[name] for row in rows]))
+        data = save(tensors, {"fingerprint": self.fingerprint, "shard": str(number)})
+        self._shards.add(number, data, sequences=int(size), tokens=tokens)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_reader": None}  # workers that load batches have no target
@@ -220,6 +237,11 @@ def _bar(total: int, left: int, progress: bool) -> Any:
         unit="token",
         disable=None if progress else True,
     )
+
+
+def _lengthened(numbers: torch.Tensor, length: int) -> torch.Tensor:
+    """Return numbers [n, ...] with zeros behind them, [length, ...]."""
+    return torch.cat([numbers, numbers.new_zeros(length - len(numbers), *numbers.shape[1:])])
 
 
 def _planned(lengths: np.ndarray, each: int) -> list[np.ndarray]:

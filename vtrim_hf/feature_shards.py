@@ -1,6 +1,7 @@
 """Files of cached features: an index, shards that are proven before they are read, one writer.
 
-The index is replaced after each shard, so that filling goes on after a kill. Whatever is damaged
+The index is replaced after each shard, so that filling goes on after a kill; a shard that is
+stopped within is kept as far as it is, and the index says how far that is. Whatever is damaged
 is made anew and nothing else: a cache holds nothing that could not be computed again.
 """
 
@@ -11,13 +12,14 @@ import logging
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 
 from .vocabulary import write_atomically
 
@@ -38,30 +40,30 @@ class ShardFiles:
         folder: of this cache.
         fingerprint: of what its features are; an index of another one counts for nothing.
         facts: JSON-able; noted in the index for people.
-        number: of shards when all are there.
+        tokens: of each shard when it is whole.
 
     Attributes:
-        known: what the index says of each shard that is there, by its number.
+        known: what the index says of each shard that is there, or was begun, by its number.
     """
 
     def __init__(
-        self, folder: Path, fingerprint: str, facts: Mapping[str, Any], number: int
+        self, folder: Path, fingerprint: str, facts: Mapping[str, Any], tokens: Sequence[int]
     ) -> None:
         self.folder = folder
         self.known: dict[int, dict[str, Any]] = {}
-        self._fingerprint, self._facts, self._number = fingerprint, facts, number
+        self._fingerprint, self._facts, self._tokens = fingerprint, facts, tokens
         self._open: dict[int, Any] = {}
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the shards that are not there, ascending."""
-        return [number for number in range(self._number) if number not in self.known]
+        """Numbers of the shards that are not there whole, ascending."""
+        return [number for number in range(len(self._tokens)) if not self._is_whole(number)]
 
     def look(self) -> list[str]:
         """Take in what is there; returns what is damaged, in words."""
         found, damaged = self._index()
         self.known = {}
-        for number in range(self._number):
+        for number in range(len(self._tokens)):
             shard = found.get(shard_name(number))
             if shard is None:
                 continue
@@ -105,13 +107,13 @@ class ShardFiles:
                 "each batch, without a cache"
             )
 
-    def add(self, number: int, data: bytes, **facts: Any) -> None:
-        """Write a shard, then the index with it.
+    def add(self, number: int, data: bytes, **facts: int) -> None:
+        """Write a shard, whole or as far as it is, then the index with it.
 
         Args:
             number: of the shard.
             data: a safetensors file's content.
-            **facts: JSON-able; noted in the index.
+            **facts: its `sequences` and `tokens`, noted in the index.
         """
         write_atomically(self.folder / shard_name(number), data)
         self._open.pop(number, None)
@@ -123,6 +125,13 @@ class ShardFiles:
         }
         self._write_index()
 
+    def begun(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Return how many sequences of a missing shard are there, and their tensors by name."""
+        shard = self.known.get(number)
+        if shard is None or self._wrong_content(shard) is not None:
+            return 0, {}
+        return shard["sequences"], load_file(self._place(shard))
+
     def opened(self, number: int) -> Any:
         """Return a shard, mapped into memory; its content is proven once a process.
 
@@ -130,7 +139,7 @@ class ShardFiles:
             ValueError: if it is not there, or damaged; the text names it.
         """
         if number not in self._open:
-            if number not in self.known:
+            if not self._is_whole(number):
                 raise ValueError(f"{self.folder} is not filled yet: call fill()")
             shard = self.known[number]
             wrong = self._wrong_size(shard) or self._wrong_content(shard)
@@ -152,7 +161,10 @@ class ShardFiles:
             shards = {
                 str(shard["file"]): {
                     **shard,
-                    **{name: int(shard[name]) for name in ("bytes", "crc32", "tokens")},
+                    **{
+                        name: int(shard[name])
+                        for name in ("bytes", "crc32", "sequences", "tokens")
+                    },
                 }
                 for shard in index["shards"]
             }
@@ -172,6 +184,9 @@ class ShardFiles:
         }
         text = json.dumps(index, indent=2) + "\n"
         write_atomically(self.folder / INDEX_JSON, text.encode())
+
+    def _is_whole(self, number: int) -> bool:
+        return number in self.known and self.known[number]["tokens"] == self._tokens[number]
 
     def _place(self, shard: Mapping[str, Any]) -> Path:
         return self.folder / str(shard["file"])

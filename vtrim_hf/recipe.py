@@ -79,6 +79,7 @@ class TrainChoice:
         seed: of weights and order.
         feature_cache: folder of the target's features; "auto" or "none".
         unroll_warmup: share of the training, at its begin, that drafts half as many in a row.
+        tensorboard: log for TensorBoard, in `train.tensorboard` beside the draft's folder.
     """
 
     minutes: float | None = None
@@ -93,6 +94,7 @@ class TrainChoice:
     seed: int = 42
     feature_cache: str = "auto"
     unroll_warmup: float | None = None
+    tensorboard: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,7 @@ class PublishChoice:
 
     Attributes:
         repo_id: on the Hub; holds `{domain}` when there is one draft a domain.
-        license: of the weights, an identifier of the Hub: that of the model that is cut. It is
-            not guessed.
+        license: of the weights, an identifier of the Hub; not guessed. A cut one has its model's.
         private: whether a new repository is private; None for the Hub's default.
         endpoint: of another Hub than the usual one.
         revision: branch; None for main.

@@ -154,8 +154,9 @@ def _train_inputs(recipe: Recipe) -> dict[str, Any]:
     if wish is None:
         return dict(draft)
     settings = asdict(wish)
-    # Where features are kept changes nothing in them.
-    settings.pop("feature_cache", None)
+    # Where features are kept changes nothing in them, nor does a log.
+    for name in ("feature_cache", "tensorboard"):
+        del settings[name]
     # What a recipe leaves out, the library decides, and otherwise one day.
     return {**draft, **settings, "defaults": defaults_beside(training_settings(wish))}
 

@@ -19,8 +19,8 @@ from .recipe import PublishChoice, Recipe, is_place
 from .recipe_plan import Piece, endpoint_of, repo_id
 from .recipe_yaml import Mistake, RecipeError
 from .run_folder import files_in, replaced_folder
-from .search_result import SearchResult
-from .steps import REPORT_JSON, SEARCH_JSON
+from .search_result import SEARCH_JSON, SearchResult
+from .steps import REPORT_JSON
 
 if TYPE_CHECKING:
     from .family_upload import IndexUpload

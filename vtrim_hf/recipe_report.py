@@ -11,8 +11,8 @@ from typing import Any
 from .decode_report import DecodeReport
 from .recipe import DraftChoice, Recipe
 from .run_folder import RunFolder
-from .search_result import SearchResult
-from .steps import REPORT_JSON, SEARCH_JSON
+from .search_result import SEARCH_JSON, SearchResult
+from .steps import REPORT_JSON
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub", "safetensors", "datasets")
 

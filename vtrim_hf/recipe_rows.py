@@ -1,8 +1,8 @@
 """Which of a domain's counted conversations are for what: trained on, choosing, or measured.
 
-Nothing that is measured was searched on, trained on, or chose the checkpoint; and no prompt is of
-two kinds: of conversations that answer one prompt, the hash of one decides for all. So they stay
-where they are, whatever order the rows come in.
+Nothing that is measured was searched on, trained on, or chose the checkpoint; and no prompt that
+is answered, in whichever turn, is of two kinds: of conversations that share one, the hash of one
+decides for all. So they stay where they are, whatever order the rows come in.
 
                          with test data                   without
     measured             the test data                    the counts' held-out share, but a quarter
@@ -22,12 +22,12 @@ from .chat_data import open_chat_data
 from .chat_messages import MalformedRow
 from .chat_rows import RECORD_COLUMN, Conversation, read_row
 from .recipe import Domain
-from .training_split import by_prompt, held_out, prompt_digest
+from .training_split import answered_prompts, by_prompt, held_out
 
 KEPT_PROMPTS = 1000
 """Held-out conversations of a domain without test data that are kept to be measured."""
 
-DIVIDING = 2
+DIVIDING = 3
 """Part of what a training depends on: raise it when rows would be divided otherwise."""
 
 _CHOOSING = 0.05  # of all conversations, where they are held out for nothing else
@@ -86,12 +86,12 @@ def divided(domain: Domain, counted: Iterable[Any]) -> DividedRows:
         counted: its data, or the target's answers to it.
     """
     lines: dict[bytes, list[str]] = {}
-    prompts: dict[bytes, bytes] = {}
+    prompts: dict[bytes, tuple[bytes, ...]] = {}
     speaking = set()
     for row, conversation in counted_rows(domain, counted):
         try:
             digest = conversation.digest()
-            prompts[digest] = prompt_digest(conversation)
+            prompts[digest] = answered_prompts(conversation)
         except MalformedRow:
             continue
         lines.setdefault(digest, []).append(line_of(row))

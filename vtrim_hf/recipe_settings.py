@@ -92,6 +92,7 @@ def read_train(top: Section, folder: Path, *, trained: bool) -> TrainChoice | No
         target_dtype=section.choice("target_dtype", ("auto", *DTYPES), "auto"),
         seed=section.whole("seed", 42, least=0, most=_MOST_SEED),
         feature_cache=cache if cache in ("auto", "none") else _beside(section, folder, cache),
+        tensorboard=section.flag("tensorboard", False),
     )
     section.finish()
     return read

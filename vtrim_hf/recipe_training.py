@@ -9,8 +9,10 @@ from .recipe import EagleChoice, Recipe, TrainChoice, is_place
 from .recipe_measuring import read_measured
 from .recipe_plan import Piece
 from .run_folder import files_in, replaced_folder
-from .training_report import TRAINING_JSON, TrainingReport
+from .training_ending import save_trained
+from .training_facts import TRAINING_JSON
 from .training_step import train_draft
+from .training_workplace import tensorboard_folder
 
 if TYPE_CHECKING:
     from .recipe_work import Workshop
@@ -30,6 +32,7 @@ def training_settings(wish: TrainChoice) -> dict[str, Any]:
         "bf16": wish.bf16,
         "seed": wish.seed,
         "feature_cache": None if wish.feature_cache == "none" else wish.feature_cache,
+        "report_to": "tensorboard" if wish.tensorboard else None,
     }
 
 
@@ -47,10 +50,13 @@ def train(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
     if recipe.measure is not None:
         # Now, and not after the training.
         read_measured(recipe, run, shop.target.tokenizer, piece.scope, limit=1)
+    workplace = run.workplace(piece.scope)
+    if wish.tensorboard:
+        shop.say(f"{piece.name}: logs for TensorBoard go to {tensorboard_folder(workplace)}")
     trained = train_draft(
         shop.target,
         [str(run.training_file(domain.name)) for domain in domains],
-        run.workplace(piece.scope),
+        workplace,
         vocabulary=run.folder_of("search", piece.scope),
         evaluation=[str(run.evaluation_file(domain.name)) for domain in domains],
         layers=draft.layers,
@@ -67,14 +73,10 @@ def train(shop: Workshop, piece: Piece) -> tuple[list[Path], dict[str, Any]]:
     )
     place = run.place(piece)
     with replaced_folder(place) as new:
-        trained.draft.save_pretrained(new)
-        shop.target.tokenizer.save_pretrained(new)
-        report = TrainingReport(new / TRAINING_JSON)
-        report.data = trained.report
-        report.save()
+        save_trained(trained.draft, shop.target.tokenizer, trained.report, new)
     # How long it took is no part of what was made: the same draft need not be measured again.
     files = [path for path in files_in(place) if path.name != TRAINING_JSON]
-    return files, training_facts(trained.report)
+    return files, training_summary(trained.report)
 
 
 def data_on_hub(recipe: Recipe, scope: str | None) -> list[str]:
@@ -83,8 +85,8 @@ def data_on_hub(recipe: Recipe, scope: str | None) -> list[str]:
     return [name for domain in domains for name in domain.train if not is_place(name)]
 
 
-def training_facts(report: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run tells of a training, out of its report."""
+def training_summary(report: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run's own report tells of a training, out of the training's."""
     best = report["best"] or {}
     points = [point for point in report["evaluations"] if point["step"] == best.get("step")]
     return {

@@ -18,8 +18,8 @@ from .recipe_publishing import publish
 from .recipe_rows import KEPT_PROMPTS, divided, held_out_rows, line_of
 from .recipe_training import data_on_hub, train
 from .run_folder import RunFolder, files_in, replaced_folder
+from .search_result import SEARCH_JSON
 from .steps import (
-    SEARCH_JSON,
     Answering,
     count_domains,
     make_latency,

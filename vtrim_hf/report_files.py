@@ -13,9 +13,9 @@ from typing import Any
 
 from .coverage_metadata import COVERAGE_JSON
 from .report_blocks import shown
+from .search_result import SEARCH_JSON
 from .training_facts import TRAINING_JSON
 
-SEARCH_JSON = "search.json"
 DECODE_JSON = "decode_report.json"
 RUN_JSON = "run.json"
 SUMMARY_JSON = "report.json"

@@ -22,13 +22,22 @@ from .report_blocks import (
     text,
     value_cell,
 )
-from .report_files import RECIPE, RUN_JSON, SUMMARY_JSON, VERSIONS_JSON, Found, read_json
+from .report_files import (
+    DECODE_JSON,
+    RECIPE,
+    RUN_JSON,
+    SUMMARY_JSON,
+    VERSIONS_JSON,
+    Found,
+    read_json,
+)
+from .search_result import SEARCH_JSON
 
 _UNFINISHED = (
     "report.json is missing, so the run is not finished: `vtrim run` with the same recipe and "
     "--run-folder goes on where it stopped. What is here so far:"
 )
-_STEPS = {"search": "search.json", "measure": "decode_report.json"}
+_STEPS = {"search": SEARCH_JSON, "measure": DECODE_JSON}
 
 
 def run_section(files: Sequence[Found]) -> Section:

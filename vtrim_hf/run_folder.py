@@ -4,6 +4,7 @@ recipe.yaml  versions.json  run.json  report.json  report.md
 count/sql.safetensors ...           one file a domain, and the target's answers
 search/ draft/ measure/ publish/    of the one draft; of several, below domains/<domain>/
 .train.<hash>.training/             beside draft/ while it is trained: checkpoints, to go on from
+train.tensorboard/                  beside draft/, where the recipe asks for it: logs, which stay
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ FORMAT = "vtrim_hf.search_result/1"
 FORMAT_WITH_LENGTH = "vtrim_hf.search_result/2"
 """What programs that know the first only would take for another utility."""
 
+SEARCH_JSON = "search.json"
+"""Where a search leaves its result, in the folder of the vocabulary that it chose."""
+
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
@@ -216,6 +219,22 @@ class SearchResult:
         from .search_plots import plot_search
 
         return plot_search(self, Path(path), title=title)
+
+
+def chosen_draft_length(given: int | None, search: SearchResult | None) -> int | None:
+    """Return how many tokens a draft of a search's vocabulary drafts a round.
+
+    Args:
+        given: what its user asked for, which holds.
+        search: that its vocabulary came out of.
+
+    Returns:
+        The number; None leaves the usual one. So does a search that says not to draft: whether
+        to heed it, its user decides.
+    """
+    if given is None and search is not None:
+        return search.draft_length or None
+    return given
 
 
 def _pair(values: Any) -> tuple[float, float]:

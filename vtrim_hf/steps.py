@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REPORT_JSON",
-    "SEARCH_JSON",
     "Answering",
     "count_domains",
     "make_latency",
@@ -34,8 +33,6 @@ __all__ = [
     "search_counts",
     "trim_draft",
 ]
-
-SEARCH_JSON = "search.json"
 
 
 @dataclass(frozen=True)
@@ -274,7 +271,7 @@ def trim_draft(
     """
     from .coverage_metadata import make_metadata
     from .modeling_trimmed_draft import TrimmedDraftForCausalLM
-    from .search_result import SearchResult
+    from .search_result import SEARCH_JSON, SearchResult, chosen_draft_length
     from .vocabulary import DraftVocabulary, tokenizer_fingerprint
 
     kept = DraftVocabulary.load(vocabulary)
@@ -295,10 +292,9 @@ def trim_draft(
     )
     beside = vocabulary / SEARCH_JSON
     search = SearchResult.load(beside) if beside.is_file() else None
-    if draft_length is None and search is not None:
-        draft_length = search.draft_length or None  # 0 says not to draft, which its user decides
-    if draft_length is not None:
-        made.generation_config.num_assistant_tokens = draft_length
+    length = chosen_draft_length(draft_length, search)
+    if length is not None:
+        made.generation_config.num_assistant_tokens = length
     if search is not None:
         made.coverage_metadata = make_metadata(
             made,

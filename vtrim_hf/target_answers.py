@@ -30,8 +30,6 @@ from .vocabulary import tokenizer_fingerprint
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-__all__ = ["TargetAnswers", "answer_with_target", "model_hash"]
-
 _WINDOW = 16  # batches that are sorted by length together, so that little is padded
 
 
@@ -173,6 +171,18 @@ def answer_with_target(
         )
 
 
+def answering_settings(
+    model: PreTrainedModel, tokenizer: Any, renderer: ChatRenderer, max_new_tokens: int
+) -> dict[str, Any]:
+    """Return what decides greedy answers besides weights and tokenizer, as their file tells it.
+
+    Raises:
+        ValueError: if the model has no generation config.
+    """
+    config = _generation_config(model, tokenizer, max_new_tokens, False, None)
+    return _settings(model, renderer, config, seed=0)
+
+
 def _batches(prompts: Iterator[Prompt], size: int) -> Iterator[list[Prompt]]:
     """Give prompts in batches of about the same length."""
     for window in windows(prompts, size * _WINDOW):
@@ -224,6 +234,19 @@ def _facts(
     seed: int,
 ) -> dict[str, Any]:
     """Describe what gives the answers; batch size and device are left out, for they should not."""
+    settings = _settings(model, renderer, config, seed)
+    tokenizer_hash = tokenizer_fingerprint(tokenizer)
+    whole = json.dumps([settings, tokenizer_hash, model_hash(model)], sort_keys=True)
+    return {
+        "fingerprint": hashlib.sha256(whole.encode()).hexdigest(),
+        "tokenizer_hash": tokenizer_hash,
+        "settings": settings,
+    }
+
+
+def _settings(
+    model: PreTrainedModel, renderer: ChatRenderer, config: GenerationConfig, seed: int
+) -> dict[str, Any]:
     generation = {
         key: value
         for key, value in sorted(config.to_dict().items())
@@ -236,13 +259,7 @@ def _facts(
     }
     if config.do_sample:
         settings["seed"] = seed
-    tokenizer_hash = tokenizer_fingerprint(tokenizer)
-    whole = json.dumps([settings, tokenizer_hash, model_hash(model)], sort_keys=True)
-    return {
-        "fingerprint": hashlib.sha256(whole.encode()).hexdigest(),
-        "tokenizer_hash": tokenizer_hash,
-        "settings": settings,
-    }
+    return settings
 
 
 def _generate(

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from .decoding_ways import machine_facts
-from .training_arguments import DraftTrainingArguments
+from .training_arguments import DraftTrainingArguments, keep_to_one_gpu
 from .training_batches import GroupedSampler, collate
-from .training_checkpoints import continued, existing_checkpoint, write_state
+from .training_checkpoints import continued, existing_checkpoint, step_of, write_state
+from .training_facts import TRAINING_JSON
 from .training_features import Teacher
 from .training_forward import ForwardInputs, computing_the_loss
 from .training_inputs import TrainingInputs, check_models, forget_measurements, kept_ids
-from .training_loss import UnrolledLoss, added, figures
+from .training_loss import METRIC, UnrolledLoss, added, figures
 from .training_pace import Pace
 from .training_progress import TrainingFlow
-from .training_report import TRAINING_JSON, TrainingReport
+from .training_report import TrainingReport
 
 __all__ = ["DraftTrainer", "DraftTrainingArguments"]
 
@@ -37,8 +37,8 @@ class DraftTrainer(Trainer):
     """Trains a draft with an EAGLE-3 body.
 
     Args:
-        draft: made with `TrimmedDraftForCausalLM.for_target`, or loaded to be trained on. Its
-            weights become float32.
+        draft: made with `TrimmedDraftForCausalLM.for_target`, or loaded to be trained on, best
+            with `args.eval_on_start`. Its weights become float32.
         target: the model that it drafts for, loaded, in any dtype, on any device.
         args: settings; `output_dir` holds checkpoints and `training_report.json`.
         train_dataset: conversations, of any shape that counting reads, or `TrainingSequences`.
@@ -99,19 +99,18 @@ class DraftTrainer(Trainer):
         args = args if args is not None else DraftTrainingArguments("tmp_trainer")
         tokenizer = tokenizer if tokenizer is not None else processing_class
         check_models(draft, target, args, tokenizer)
-        if args.n_gpu > 1:
-            logger.warning("one process trains on one GPU; use `torchrun` or `accelerate launch`")
-            args._n_gpu = 1  # before Trainer multiplies its batch by them
+        keep_to_one_gpu(args)
         self.tokenizer = tokenizer
         self.target = target
         self.report = TrainingReport(
             Path(args.output_dir or ".") / TRAINING_JSON if args.should_save else None
         )
+        self.report.hold_back()
         self.pace = Pace(args, self.report)
-        inputs = TrainingInputs(
+        self._inputs = TrainingInputs(
             draft, target, args, tokenizer, chat_template, template_kwargs, split, self.report
         )
-        train, evaluation = inputs.read(train_dataset, eval_dataset)
+        train, evaluation = self._inputs.read(train_dataset, eval_dataset)
         draft.float()  # small steps are lost in bfloat16 weights
         use_cache = {k: v for k, v in vars(draft.config).items() if k == "use_cache"}
         super().__init__(
@@ -126,27 +125,19 @@ class DraftTrainer(Trainer):
         # Transformers leaves this run's setting in the config, which the draft is saved with.
         draft.config.__dict__.pop("use_cache", None)
         draft.config.__dict__.update(use_cache)
-        self._forward = ForwardInputs(inputs.reader, args.device, bool(args.bf16))
-        self._caches = inputs.caches
+        self._forward = ForwardInputs(self._inputs.reader, args.device, bool(args.bf16))
         self._teacher = Teacher(target, kept_ids(draft), args.device)
-        inputs.prove(self._teacher)
+        self._inputs.prove(self._teacher)
         self.train_sampler: GroupedSampler | None = None
         self.unroll_steps = int(args.unroll_steps or 1)
         self._sums = torch.zeros(0)
         self._evaluated: list[torch.Tensor] = []
-        self.report.data["settings"] = args.recorded()
-        self.report.data["machine"] = machine_facts(draft)
-        self.report.data["fingerprints"] = inputs.fingerprints()
-        self.report.data["data"] = {
-            "train": train and train.facts(),
-            "evaluation": evaluation and evaluation.facts(),
-        }
-        self.report.count_interrupted()
+        self._inputs.record(train, evaluation)
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> Any:
-        """Train; afterwards the draft holds the best checkpoint's weights.
+        """Train; afterwards the draft holds the best weights, see `load_best_model_at_end`.
 
         Args:
             resume_from_checkpoint: a checkpoint's folder, or True for the last one of
@@ -160,23 +151,35 @@ class DraftTrainer(Trainer):
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = str(existing_checkpoint(self.args.output_dir or "."))
+        self._sums = torch.zeros(0)
         if resume_from_checkpoint:
-            known = self.report.data
-            state = continued(resume_from_checkpoint, known["fingerprints"], known["settings"])
-            self.report.go_on(state)
+            sums = continued(resume_from_checkpoint, self.report)
+            # Of all processes together, and they will be added up again.
+            self._sums = sums if self.args.process_index == 0 else torch.zeros_like(sums)
+        self.report.begin()
         forget_measurements(self.model)
-        self._fill_caches()
+        self._inputs.fill(self.pace.check)
         self.pace.begin()
+        wanted = self.args.eval_on_start
+        self.args.eval_on_start = wanted and not resume_from_checkpoint  # it is in the checkpoint
         try:
             with self._computing_the_loss():
                 done = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
+            self.args.eval_on_start = wanted
             self.pace.end()
             self.is_in_train = False  # Trainer leaves it set where it was interrupted
         draft: Any = self.model
         draft.eval()
-        self.report.data["finished"] = True
-        self.report.save()
+        best = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
+        step = self.state.global_step if best is None else step_of(best)
+        self.report.finish(step)
+        if best is not None and step == 0 and self.is_world_process_zero():
+            logger.warning(
+                "no checkpoint is better than the draft that was given (acceptance length %.3f, "
+                "held out): it is kept; train longer, on more data, or with a lower learning rate",
+                self.report.data["best"][METRIC],
+            )
         return done
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -184,11 +187,14 @@ class DraftTrainer(Trainer):
 
         The report holds those evaluations that `train` asks for, and their time.
         """
-        self._fill_caches()
+        self._inputs.fill(self.pace.check)
         timed = self.pace.evaluating() if self.is_in_train else nullcontext()
         with self._computing_the_loss(), timed:
             found: dict[str, float] = super().evaluate(*args, **kwargs)
-        self.report.save()
+        if self.is_in_train:
+            if self.state.global_step == 0 and self.args.load_best_model_at_end:
+                self._keep_the_start(found)
+            self.report.save()
         return found
 
     # What Trainer asks for.
@@ -253,7 +259,7 @@ class DraftTrainer(Trainer):
         output: Any = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         sums = torch.cat(self._evaluated).double().sum(0)
-        found = self._figures(sums)
+        found = figures(sums, float(self.args.step_decay))
         output.metrics.update({f"{prefix}_{name}": value for name, value in found.items()})
         if prefix == "eval" and self.is_in_train:
             self.report.add("evaluations", self.state, found)
@@ -265,16 +271,15 @@ class DraftTrainer(Trainer):
         Trainer's own loss is the sum over all tokens drafted in a row: it jumps when they double.
         """
         if "loss" in logs and self._sums.numel():
-            sums = self._sums
-            if self.args.world_size > 1:
-                sums = self.accelerator.reduce(sums, "sum")
-            logs.update(self._figures(sums.double().cpu()))
+            sums = self._sums_of_all().double().cpu()
+            logs.update(figures(sums, float(self.args.step_decay)))
             self._sums = torch.zeros(0)
             self.pace.note(self.report)
             self.report.add("curve", self.state, logs)
             self.report.data["masked_share"] = logs["masked_share"]
         super().log(logs, start_time)
-        self.report.save()
+        if self.is_in_train:
+            self.report.save()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule; of a timed training it follows the time."""
@@ -290,40 +295,35 @@ class DraftTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the draft; in checkpoints also what a training needs to go on."""
         super().save_model(output_dir, _internal_call)
+        sums = self._sums_of_all() if _internal_call else self._sums
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir or ".")
         if _internal_call:
             self.pace.note(self.report)
-            write_state(folder, self.report)
+            write_state(folder, self.report, sums)
         elif self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Tell whether an evaluation is the best of those whose weights are saved, or will be."""
+        saved = self.control.should_save or self.args.save_strategy == "best"
+        return saved and bool(super()._determine_best_metric(metrics, trial))
+
     # What is ours.
+
+    def _keep_the_start(self, metrics: dict[str, float]) -> None:
+        """Save the weights that a training starts from as the first that may be the best."""
+        super()._determine_best_metric(metrics, None)
+        # Said here, for Transformers takes a best step of 0 for none.
+        self.state.best_model_checkpoint = str(Path(self.args.output_dir or ".") / "checkpoint-0")
+        self._save_checkpoint(self.model, None)  # type: ignore[arg-type]
 
     def _computing_the_loss(self) -> AbstractContextManager[None]:
         return computing_the_loss(self.model, self._teacher, float(self.args.step_decay))
 
-    def _figures(self, sums: torch.Tensor) -> dict[str, float]:
-        """Return figures of sums, float64 [steps, 4], see `report` for the loss."""
-        decay = float(self.args.step_decay)
-        found = figures(sums, decay)
-        found["loss"] /= sum(decay**step for step in range(len(sums)))
-        return found
-
-    def _fill_caches(self) -> None:
-        if not self._caches:
-            return
-
-        def on_shard() -> None:
-            self.report.save()
-            self.pace.check()
-
-        with self.report.timed("features"), self.args.main_process_first(desc="features"):
-            for cache in self._caches:
-                cache.fill(
-                    tokens_at_once=self.args.feature_tokens,
-                    progress=not self.args.disable_tqdm,
-                    on_shard=on_shard,
-                )
-        self._caches = []
+    def _sums_of_all(self) -> torch.Tensor:
+        """Return the sums since the last log, float32 [steps, 4], of all processes together."""
+        if self.args.world_size > 1 and self._sums.numel():
+            return self.accelerator.reduce(self._sums, "sum")  # type: ignore[no-any-return]
+        return self._sums

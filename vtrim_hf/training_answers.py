@@ -1,8 +1,9 @@
 """The target's answers to train on: kept for later trainings, and the same after a kill.
 
-All answers of one target, template and greatest length lie in one file, whichever data they belong
-to: a later training, of another vocabulary or more prompts, finds them there. What a training is
-trained on is copied out of it into its own folder, so that it stays what it was.
+All answers of one target, template and greatest length to one source of data lie in one file: a
+later training, of another vocabulary or of more prompts from there, finds them. Trainings on other
+data add to files of their own, and two at once never to one. What a training is trained on is
+copied out of its file into its own folder, so that it stays what it was.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from .chat_rows import RECORD_COLUMN
 from .embedded_models import cache_folder
 from .feature_cache import features_folder
 from .run_lock import RunLock
-from .target_answers import answer_with_target
+from .target_answers import answer_with_target, answering_settings
 from .training_arguments import DraftTrainingArguments
 from .training_report import TrainingReport
 from .vocabulary import tokenizer_fingerprint, write_atomically
@@ -37,6 +39,7 @@ ANSWERING_SHARE = 0.5
 _HELD_OUT_SHARE = 0.2  # of that, the most for data that only chooses the best checkpoint
 _SAVED_EVERY = 10.0  # seconds
 _COPIED = "answers of a training"
+_ANOTHER_FOLDER = "--feature-cache (feature_cache): two never add to one file of answers"
 
 
 def answers_folder(feature_cache: str | None) -> Path:
@@ -82,13 +85,28 @@ class AnsweredData:
         self._settings = _digest(
             FORMAT,
             fingerprint,
-            str(target.dtype),
             tokenizer_fingerprint(tokenizer),
-            ChatRenderer(tokenizer, **self._rendering).template_hash,
-            target.generation_config and target.generation_config.to_dict(),
-            args.regenerate_tokens,
+            answering_settings(
+                target,
+                tokenizer,
+                ChatRenderer(tokenizer, **self._rendering),
+                args.regenerate_tokens,
+            ),
         )
-        self.file = answers_folder(args.feature_cache) / self._settings[:16] / f"{ANSWERS}.jsonl"
+        self._folder = answers_folder(args.feature_cache)
+
+    def file(self, data: object) -> Path:
+        """Return the file that answers to `data` are kept in, in a folder of its own.
+
+        A file or folder is known by its place: when prompts are added there, those that are
+        answered stay so. Rows that have no name share one file.
+        """
+        source, _ = self._open(data)
+        place = source.name if source.identity is None else source.identity()
+        if isinstance(data, str | os.PathLike):
+            path = Path(data).expanduser()
+            place = str(path.resolve() if path.exists() else data)
+        return self._folder / _digest(self._settings, place, self._split)[:16] / f"{ANSWERS}.jsonl"
 
     def count_interrupted(self, *data: object) -> None:
         """Count what answering took in a call that was killed before it was done.
@@ -120,37 +138,48 @@ class AnsweredData:
             data: see `answer_with_target`.
             part: what it is for, "train" or "evaluation".
             name: of the file, in the training's folder.
+
+        Raises:
+            ValueError: if another run adds to the same file of answers now; or as
+                `answer_with_target` documents.
         """
         place, (_, key) = self._place / name, self._open(data)
         if self._args.local_process_index > 0:  # the main process has made it
             return place
         known = _head(place)
         if known is None or key is None or known["of"] != key:
-            with self._report.timed(ANSWERS), _saved_meanwhile(self._report):
-                known = self._answered(data, part, place, key)
+            file = self.file(data)
+            # Refused before anything is written: a call that may not answer leaves nothing.
+            with (
+                RunLock(file.parent, _ANOTHER_FOLDER),
+                self._report.timed(ANSWERS),
+                _saved_meanwhile(self._report),
+            ):
+                known = self._answered(data, file, part, place, key)
         self._report.data.setdefault(ANSWERS, {})[part] = known["facts"]
         return place
 
-    def _answered(self, data: object, part: str, place: Path, key: str | None) -> dict[str, Any]:
+    def _answered(
+        self, data: object, file: Path, part: str, place: Path, key: str | None
+    ) -> dict[str, Any]:
         args, wishes = self._args, dict(self._rendering)
         if args.max_minutes is not None:
             share = ANSWERING_SHARE * (_HELD_OUT_SHARE if part == "evaluation" else 1.0)
             spent = self._report.data["seconds"][ANSWERS]
             wishes["seconds"] = max(0.0, 60.0 * args.max_minutes * share - spent)
-        with self._kept_in(place) as file:
-            found = answer_with_target(
-                self._target,
-                self._tokenizer,
-                data,
-                file,
-                batch_size=args.regenerate_batch_size,
-                max_new_tokens=args.regenerate_tokens,
-                limit=args.regenerate_limit,
-                split=self._split,
-                progress=not args.disable_tqdm,
-                **wishes,
-            )
-            rows = list(found)
+        found = answer_with_target(
+            self._target,
+            self._tokenizer,
+            data,
+            file,
+            batch_size=args.regenerate_batch_size,
+            max_new_tokens=args.regenerate_tokens,
+            limit=args.regenerate_limit,
+            split=self._split,
+            progress=not args.disable_tqdm,
+            **wishes,
+        )
+        rows = list(found)
         there = self._length(data) if found.stopped else len(rows)
         facts = {"answered": len(rows), "prompts": there, "stopped": found.stopped}
         if found.stopped:
@@ -168,17 +197,6 @@ class AnsweredData:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, ("\n".join(lines) + "\n").encode())
         return known
-
-    @contextmanager
-    def _kept_in(self, place: Path) -> Iterator[Path]:
-        """Give the file that is added to; two processes must not add to one."""
-        with ExitStack() as held:
-            try:
-                held.enter_context(RunLock(self.file.parent))
-            except ValueError:  # another training's target is answering the same way
-                yield place.with_name(f"own_{place.name}")
-                return
-            yield self.file
 
     def _length(self, data: object) -> int | None:
         """Return how many rows are to be answered; None if they may be read only once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -12,6 +13,8 @@ from transformers import TrainingArguments
 
 from .kept_ids import whole_number
 from .training_loss import METRIC
+
+logger = logging.getLogger(__name__)
 
 NEVER = 1_000_000_000
 """Steps between evaluations, where time and not steps decides."""
@@ -57,6 +60,8 @@ class DraftTrainingArguments(TrainingArguments):
         regenerate_batch_size: prompts answered at once.
         regenerate_limit: prompts answered at most.
         bf16: compute in bfloat16 (weights stay float32); None where the machine is fast at it.
+        eval_on_start: evaluate the draft as it is given, and keep it if no checkpoint is better:
+            for one that is trained on. `train_draft` sets it so for its `start`.
         num_train_epochs: passes over the data; None for 10, or with `max_minutes` for as many as
             there is time for. Where both are given, whichever is over first ends the training.
         ddp_timeout: seconds that one of several processes waits for another, a day: the main one
@@ -187,6 +192,8 @@ class DraftTrainingArguments(TrainingArguments):
             "max_length",
             "heldout",
             "regenerate",
+            "regenerate_tokens",
+            "regenerate_limit",
             "max_minutes",
             "bf16",
             "per_device_train_batch_size",
@@ -213,6 +220,21 @@ class DraftTrainingArguments(TrainingArguments):
 def bfloat16_pays(on_gpu: bool) -> bool:
     """Tell whether this machine multiplies bfloat16 faster than float32."""
     if on_gpu:
-        return bool(torch.cuda.is_bf16_supported())
+        # Older GPUs (T4, V100) only emulate it, and are slower with it.
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in known)
+
+
+def keep_to_one_gpu(args: DraftTrainingArguments) -> None:
+    """Let one process train on one GPU, before `Trainer` multiplies its batch by those it sees."""
+    number = args.n_gpu
+    if number > 1:
+        logger.warning(
+            "this process sees %d GPUs and trains on the first: CUDA_VISIBLE_DEVICES=0 says so, "
+            "for a recipe, too, which runs in one process; `vtrim train` or a script trains on "
+            "all under `torchrun --nproc-per-node %d` or `accelerate launch`",
+            number,
+            number,
+        )
+        args._n_gpu = 1

@@ -9,13 +9,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .training_report import TrainingReport
 from .vocabulary import write_atomically
 
 logger = logging.getLogger(__name__)
 
 STATE_JSON = "draft_training.json"
-"""In each checkpoint: what the report held, and what it was a training of."""
+"""In each checkpoint: what the report held, what it was a training of, and sums not yet logged."""
 
 _TRAINER_STATE = "trainer_state.json"  # Transformers writes it last
 _FOLDER = re.compile(r"checkpoint-(\d+)")
@@ -25,6 +27,11 @@ def checkpoints(folder: str | Path) -> list[Path]:
     """Return the folders of checkpoints, the oldest first."""
     found = [(_FOLDER.fullmatch(path.name), path) for path in Path(folder).glob("checkpoint-*")]
     return [path for match, path in sorted((int(m[1]), p) for m, p in found if m) if match >= 0]
+
+
+def step_of(checkpoint: str | Path) -> int:
+    """Return the step that a checkpoint's folder is called by."""
+    return int(Path(checkpoint).name.rpartition("-")[2])
 
 
 def last_whole_checkpoint(folder: str | Path) -> Path | None:
@@ -51,12 +58,20 @@ def existing_checkpoint(folder: str | Path) -> Path:
     return found
 
 
-def write_state(checkpoint: str | Path, report: TrainingReport) -> None:
-    """Write what `continued` reads, beside weights and Transformers' own files."""
+def write_state(checkpoint: str | Path, report: TrainingReport, sums: torch.Tensor) -> None:
+    """Write what `continued` reads, beside weights and Transformers' own files.
+
+    Args:
+        checkpoint: its folder.
+        report: of the training.
+        sums: of the steps since the last log, float32 [steps, 4], of all processes together; the
+            next log's means are over these, too.
+    """
     state = {
         "report": report.state(),
         "fingerprints": report.data["fingerprints"],
         "settings": report.data["settings"],
+        "sums": sums.tolist(),
     }
     write_atomically(Path(checkpoint) / STATE_JSON, json.dumps(state).encode())
 
@@ -66,15 +81,13 @@ def read_state(checkpoint: str | Path) -> dict[str, Any] | None:
     return _json(Path(checkpoint) / STATE_JSON)
 
 
-def continued(
-    checkpoint: str | Path, fingerprints: dict[str, Any], settings: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the report's state in a checkpoint that a training goes on from.
+def continued(checkpoint: str | Path, report: TrainingReport) -> torch.Tensor:
+    """Let a report go on from a checkpoint; returns its sums, see `write_state`.
 
     Args:
         checkpoint: its folder.
-        fingerprints: of the training that goes on.
-        settings: of the training that goes on; others than the checkpoint's are warned about.
+        report: of the training that goes on, with its fingerprints and settings; of these, others
+            than the checkpoint's are warned about.
 
     Raises:
         ValueError: if the checkpoint is not whole, or of another vocabulary, target or data.
@@ -85,6 +98,7 @@ def continued(
             f"{checkpoint} is no whole checkpoint of a draft's training ({STATE_JSON} is missing "
             "or broken): go on from another one"
         )
+    fingerprints, settings = report.data["fingerprints"], report.data["settings"]
     for name, value in state["fingerprints"].items():
         if fingerprints.get(name) != value:
             raise ValueError(
@@ -99,8 +113,9 @@ def continued(
     ]
     if changed:
         logger.warning("The training goes on with other settings: %s", ", ".join(changed))
-    report: dict[str, Any] = state["report"]
-    return report
+    report.go_on(state["report"])
+    # Checkpoints of earlier releases hold no sums.
+    return torch.tensor(state.get("sums", []), dtype=torch.float32)
 
 
 def _json(path: Path) -> dict[str, Any] | None:

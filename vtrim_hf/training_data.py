@@ -20,7 +20,7 @@ from .chat_data import ChatSource, open_chat_data
 from .chat_messages import MalformedRow
 from .chat_rendering import ChatRenderer
 from .chat_rows import ANSWER_IDS_COLUMN, RECORD_COLUMN, Conversation, read_row
-from .training_split import by_prompt, held_out, prompt_digest
+from .training_split import answered_prompts, by_prompt, held_out
 from .vocabulary import tokenizer_fingerprint
 
 FIRST_DRAFTED = 2
@@ -36,7 +36,7 @@ class TrainingSequences:
         mask: whether each is the assistant's, bool [tokens].
         starts: where each sequence starts, and the end, int64 [sequences + 1].
         conversations: hashes of the conversations that they came from.
-        prompts: hashes of what these answer last, see `prompt_digest`.
+        prompts: hashes of all that these answer, see `answered_prompts`.
         skipped: malformed rows.
         silent: conversations in which there is nothing to draft.
         cut: sequences that were cut at the longest length.
@@ -140,7 +140,8 @@ def read_sequences(
         max_length: tokens of a sequence at most; what comes after them is cut off.
         vocab_size: the target's width; a larger id is an error.
         heldout: share of conversations that is kept apart, by their hashes, as counting does it;
-            of few, at least one (and up to 16). All answers to one prompt stay together.
+            of few, at least one (and up to 16). All answers to one prompt stay together, in
+            whichever turn.
         chat_template: see `ChatRenderer`.
         template_kwargs: see `ChatRenderer`.
         split: of a data set that has several.
@@ -173,7 +174,7 @@ def read_sequences(
         kept = {key: pairs for key, pairs in reader.found.items() if (key in apart) is wanted}
         facts: dict[str, Any] = {
             "template_hash": renderer.template_hash,
-            "prompts": frozenset(reader.prompts[key] for key in kept),
+            "prompts": frozenset(one for key in kept for one in reader.prompts[key]),
         }
         if not wanted:
             facts.update(skipped=reader.skipped, silent=reader.silent, cut=reader.cut)
@@ -181,8 +182,9 @@ def read_sequences(
         parts.append(TrainingSequences.from_pairs(pairs, conversations=frozenset(kept), **facts))
     if heldout and not len(parts[0]):
         raise ValueError(
-            f"{source.name} holds a single conversation, or answers to a single prompt, so that "
-            "none can be held out to choose the best checkpoint by: give more, or eval_dataset"
+            f"{source.name} holds a single conversation, or only such as begin with one prompt, "
+            "so that none can be held out to choose the best checkpoint by: give others, too, or "
+            "eval_dataset"
         )
     return parts[0], parts[1]
 
@@ -234,7 +236,7 @@ class _Reader:
         self._tokenizer_hash: str | None = None
         self._first: list[SkippedRow] = []
         self.found: dict[bytes, list[tuple[np.ndarray, np.ndarray]]] = {}
-        self.prompts: dict[bytes, bytes] = {}
+        self.prompts: dict[bytes, tuple[bytes, ...]] = {}
         self.number = self.silent = self.cut = 0
 
     @property
@@ -278,7 +280,7 @@ class _Reader:
         # The same conversation twice is trained on twice, but stays in one part.
         key = conversation.digest()
         self.found.setdefault(key, []).extend(pairs)
-        self.prompts[key] = prompt_digest(conversation)
+        self.prompts[key] = answered_prompts(conversation)
 
     def _check_tokenizer(self, row: Any) -> None:
         theirs = row.row.get("tokenizer_hash")

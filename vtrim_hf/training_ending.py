@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .named_models import NamedModel
 
 if TYPE_CHECKING:
+    from .search_result import SearchResult
     from .token_counts import TokenCounts
 
-SEARCH_JSON = "search.json"
+
+def checked_search(folder: Path | None, fingerprint: str) -> SearchResult | None:
+    """Return the search that a vocabulary came out of, before anything is trained.
+
+    Args:
+        folder: that the vocabulary came from; None for none.
+        fingerprint: of the vocabulary.
+
+    Raises:
+        ValueError: if `search.json` in the folder is none, or of another vocabulary.
+    """
+    from .search_result import SEARCH_JSON, SearchResult
+
+    if folder is None or not (folder / SEARCH_JSON).is_file():
+        return None
+    search = SearchResult.load(folder / SEARCH_JSON)
+    if search.vocabulary.fingerprint != fingerprint:
+        raise ValueError(
+            f"{folder / SEARCH_JSON} is of the vocabulary {search.vocabulary.fingerprint[:12]}, "
+            f"the one in {folder} is {fingerprint[:12]}: search again, or remove the file"
+        )
+    return search
 
 
 def ready_to_save(
@@ -52,7 +74,7 @@ def ready_to_save(
 def set_metadata(
     draft: Any,
     target: NamedModel,
-    vocabulary: Path | None,
+    search: SearchResult | None,
     datasets: Sequence[str],
     counts: TokenCounts | None,
 ) -> None:
@@ -61,18 +83,17 @@ def set_metadata(
     Args:
         draft: the trained draft.
         target: the model that will verify.
-        vocabulary: the folder that its vocabulary came from, and `search.json` with it.
+        search: that its vocabulary came out of.
         datasets: Hub ids of the data.
         counts: what was searched.
     """
     from .coverage_metadata import make_metadata
-    from .search_result import SearchResult
 
     common: dict[str, Any] = {"datasets": datasets, "recorded": draft.coverage_metadata}
-    if vocabulary is not None and (vocabulary / SEARCH_JSON).is_file():
+    if search is not None:
         draft.coverage_metadata = make_metadata(
             draft,
-            search=SearchResult.load(vocabulary / SEARCH_JSON),
+            search=search,
             counts=counts,
             target_id=target.hub_id,
             tokenizer=target.tokenizer,
@@ -80,3 +101,22 @@ def set_metadata(
         )
     elif draft.coverage_metadata is not None:
         draft.coverage_metadata = make_metadata(draft, **common)
+
+
+def save_trained(draft: Any, tokenizer: Any, report: Mapping[str, Any], folder: Path) -> None:
+    """Save a trained draft with its report, which names the weights that it is of.
+
+    Args:
+        draft: the draft.
+        tokenizer: the target's.
+        report: what `training_report.json` is to hold.
+        folder: where to.
+    """
+    from .training_facts import TRAINING_JSON, weights_hash
+    from .training_report import TrainingReport
+
+    draft.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    saved = TrainingReport(folder / TRAINING_JSON)
+    saved.data = {**report, "weights": weights_hash(folder)}
+    saved.save()

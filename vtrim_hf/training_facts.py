@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -12,6 +13,9 @@ from .plain_facts import hub_id
 
 TRAINING_JSON = "training_report.json"
 """Where `DraftTrainer` and `vtrim train` leave the report, in the draft's folder."""
+
+WEIGHTS = "model.safetensors"
+"""The weights that a report beside them is of."""
 
 _SCHEMA = 1
 _POINTS = 40
@@ -37,6 +41,7 @@ _SETTINGS = (
 _DATA = ("conversations", "sequences", "tokens", "assistant_tokens", "fingerprint")
 _CALIBRATION = ("prompts", "proposals", "accepted", "log_loss_before", "log_loss_after")
 _FINGERPRINTS = ("target", "tokenizer", "layers")
+_START = ("id", "hash")  # a folder's name is somebody's own
 
 
 def training_facts(report: Any, fingerprint: str) -> dict[str, Any]:
@@ -73,6 +78,7 @@ def training_facts(report: Any, fingerprint: str) -> dict[str, Any]:
         "minutes": round(math.fsum(spent.values()), 2) if spent else None,
         "minutes_by_part": spent or None,
         "settings": {name: settings.get(name) for name in _SETTINGS},
+        "start": _only(held.get("start"), _START),
         "data": {
             name: _data(data.get(part))
             for name, part in (("train", "train"), ("heldout", "evaluation"))
@@ -92,7 +98,8 @@ def training_facts(report: Any, fingerprint: str) -> dict[str, Any]:
 def training_beside(draft: Path | None, fingerprint: str) -> dict[str, Any] | None:
     """Return the report in a draft's folder, None if there is none of this draft.
 
-    A draft may have got another vocabulary since: then the report is of its forerunner.
+    A draft may have got another vocabulary since, or another draft may have been saved in its
+    place: then the report is of its forerunner.
 
     Raises:
         ValueError: if the file is no training report.
@@ -101,7 +108,36 @@ def training_beside(draft: Path | None, fingerprint: str) -> dict[str, Any] | No
         return None
     held = _held(draft)
     found = _mapping(held, "fingerprints").get("vocabulary")
-    return dict(held) if found == fingerprint else None
+    return dict(held) if found == fingerprint and is_of_weights(held, draft) else None
+
+
+def is_of_weights(report: Mapping[str, Any], draft: Path) -> bool:
+    """Tell whether a report may be of the weights in a draft's folder.
+
+    A report of an earlier release, or one that `DraftTrainer` wrote, names no weights: it may.
+
+    Args:
+        report: what a `TrainingReport` holds.
+        draft: the folder.
+    """
+    named = report.get("weights")
+    return named is None or ((draft / WEIGHTS).is_file() and named == weights_hash(draft))
+
+
+def weights_hash(draft: Path) -> str:
+    """Return the sha256 (hex) of a draft's weights, whatever else lies beside them.
+
+    Args:
+        draft: the folder that it was saved in.
+
+    Raises:
+        FileNotFoundError: if it has no file of weights.
+    """
+    place = draft / WEIGHTS
+    if not place.is_file():
+        raise FileNotFoundError(f"{place} is missing: a draft that was saved or trained has it")
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _held(report: Any) -> Mapping[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from .compatibility import check_loaded, check_pair
 from .confidence import CALIBRATION
+from .decoding_ways import machine_facts
 from .feature_cache import CachedSequences, FeatureCache, features_folder
-from .target_answers import model_hash
+from .model_hash import model_hash
 from .training_answers import AnsweredData
 from .training_arguments import DraftTrainingArguments
 from .training_data import TrainingSequences, read_sequences
@@ -88,6 +89,49 @@ class TrainingInputs:
         """Prove the teacher on the first sequence; see `TargetReader.prove`."""
         if self._first is not None:
             self.reader.prove(self._first[0]["input_ids"].tolist(), teacher)
+
+    def fill(self, check: Callable[[], None]) -> None:
+        """Fill the caches of features, once; of several processes the main one does.
+
+        Args:
+            check: called after each batch that the target has read; what it raises ends it.
+        """
+        if not self.caches:
+            return
+
+        def on_batch() -> None:
+            self._report.save()
+            check()
+
+        with self._report.timed("features"), self._args.main_process_first(desc="features"):
+            for cache in self.caches:
+                cache.fill(
+                    tokens_at_once=self._args.feature_tokens,
+                    progress=not self._args.disable_tqdm,
+                    on_batch=on_batch,
+                )
+        self.caches = []
+
+    def record(self, train: Any, evaluation: Any) -> None:
+        """Tell the report what this is a training of, and what it is trained with.
+
+        Args:
+            train: what `read` returned.
+            evaluation: the same.
+        """
+        self._report.data["settings"] = {
+            **self._args.recorded(),
+            "eval_on_start": self._args.eval_on_start,
+            "mlp_width": self._draft.config.body_config.intermediate_size,
+            "target_dtype": str(self.reader.target.dtype).removeprefix("torch."),
+        }
+        self._report.data["machine"] = machine_facts(self._draft)
+        self._report.data["fingerprints"] = self.fingerprints()
+        self._report.data["data"] = {
+            "train": train and train.facts(),
+            "evaluation": evaluation and evaluation.facts(),
+        }
+        self._report.count_interrupted()
 
     def fingerprints(self) -> dict[str, str | None]:
         """Return what tells this training apart from those that are no continuation of it."""

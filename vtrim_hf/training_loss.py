@@ -209,12 +209,15 @@ def acceptance(sums: torch.Tensor) -> tuple[list[float], float]:
 
 
 def figures(sums: torch.Tensor, decay: float) -> dict[str, float]:
-    """Return figures of sums, float64 [steps, 4]; the loss is that of a counted column."""
+    """Return figures of sums, float64 [steps, 4].
+
+    The loss is the mean over columns, and over steps with the weights that `decay` gives them.
+    """
     shares, length = acceptance(sums)
     learnt = (sums[:, COUNTED] - sums[:, MASKED]).clamp(min=1)
     weights = decay ** torch.arange(len(sums), dtype=sums.dtype)
     return {
-        "loss": float((sums[:, LOSS] / learnt * weights).sum()),
+        "loss": float((sums[:, LOSS] / learnt * weights).sum() / weights.sum()),
         METRIC: length,
         **{f"acceptance_{step + 1}": share for step, share in enumerate(shares)},
         "masked_share": float(sums[0, MASKED] / sums[0, COUNTED].clamp(min=1)),

@@ -13,7 +13,6 @@ from typing import Any
 from .training_loss import METRIC, with_list
 from .vocabulary import write_atomically
 
-TRAINING_JSON = "training_report.json"
 _SCHEMA = 1
 PARTS = ("answers", "features", "training", "evaluation", "calibration")
 
@@ -24,9 +23,13 @@ class TrainingReport:
     Attributes:
         data: JSON-able: `settings`, `machine`, `fingerprints`, `data`, `seconds` by part,
             `longest_evaluation` in seconds, `tokens_seen`, `curve` and `evaluations` (each point
-            with step, epoch, tokens and seconds so far), `best`, `masked_share`, `finished`;
-            and where there were such, `calibration` and `answers` (prompts that were answered, of
-            how many, and whether the time was over before the last).
+            with step, epoch, tokens and seconds so far), `best` (step and acceptance length of
+            the best evaluation so far; once `finished`, of the weights that were taken, step 0
+            being those that the training started from), `masked_share`, `finished`; and where
+            there were such, `start` (the draft that was trained on: its Hub `id` or `name`, and a
+            `hash` of its content), `calibration` and `answers` (prompts that were answered, of how
+            many, and whether the time was over before the last). Saved with a draft: `weights`, a
+            sha256 of its file of weights.
 
     Args:
         path: where `save` writes; None for nowhere.
@@ -34,6 +37,7 @@ class TrainingReport:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._held_back = False
         self._running: tuple[str, float] | None = None
         self.data: dict[str, Any] = {
             "schema": _SCHEMA,
@@ -88,15 +92,46 @@ class TrainingReport:
         if kind == "evaluations" and (best is None or found[METRIC] > best[METRIC]):
             self.data["best"] = {"step": point["step"], METRIC: found[METRIC]}
 
+    def finish(self, step: int) -> None:
+        """Note that the training is over, and save.
+
+        Args:
+            step: whose weights were taken; `best` becomes their evaluation, None without one.
+        """
+        own = [point for point in self.data["evaluations"] if point["step"] == step]
+        self.data["best"] = {"step": step, METRIC: own[-1][METRIC]} if own else None
+        self.data["finished"] = True
+        self.save()
+
+    def hold_back(self) -> None:
+        """Leave the report of an earlier training as it is until this one begins, see `begin`.
+
+        A trainer that only evaluates has nothing to say that would be worth it.
+        """
+        earlier = self._earlier()
+        self._held_back = earlier is not None and any(
+            earlier[name] for name in ("finished", "curve", "evaluations")
+        )
+
+    def begin(self) -> None:
+        """Take the file for this training's own from now on."""
+        self._held_back = False
+
+    def _earlier(self) -> dict[str, Any] | None:
+        """Return what the file holds, None if it is no report."""
+        if self.path is None or not self.path.is_file():
+            return None
+        try:
+            return TrainingReport.load(self.path).data
+        except ValueError:
+            return None
+
     def count_interrupted(self) -> None:
         """Count what answers and features took in a call that was interrupted before."""
-        if self.path is None or not self.path.is_file():
+        earlier = self._earlier()
+        if earlier is None or earlier["finished"]:
             return
-        try:
-            earlier = TrainingReport.load(self.path).data
-        except ValueError:
-            return
-        if not earlier["finished"] and earlier["fingerprints"] == self.data["fingerprints"]:
+        if earlier["fingerprints"] == self.data["fingerprints"]:
             for part in ("answers", "features"):
                 self.data["seconds"][part] += earlier["seconds"].get(part, 0.0)
 
@@ -123,7 +158,7 @@ class TrainingReport:
     def save(self) -> None:
         """Write the file."""
         self._count()
-        if self.path is None:
+        if self.path is None or self._held_back:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(_plain(self.data), indent=2, allow_nan=False) + "\n"

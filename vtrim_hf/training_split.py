@@ -1,14 +1,14 @@
 """Which conversations are kept apart from a training, to choose its best checkpoint by.
 
 What is kept apart is what training may not know: prompts, not only answers. So all answers to one
-prompt are on one side.
+prompt are on one side, in whichever turn of a conversation they stand.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from .batch_counting import CountRules
 from .chat_rows import Conversation
@@ -16,36 +16,46 @@ from .chat_rows import Conversation
 logger = logging.getLogger(__name__)
 
 _LEAST_HELDOUT = 16
+_ASK_NOTHING = frozenset({"system", "developer", "assistant"})
 
 
-def prompt_digest(conversation: Conversation) -> bytes:
-    """Return the sha256 of all that comes before a conversation's last answer.
+def answered_prompts(conversation: Conversation) -> tuple[bytes, ...]:
+    """Return the sha256 of each prompt that a conversation answers, of the first turn first.
 
-    Of one that answers nothing, or that nothing is said before, it is the conversation's own.
+    A prompt is all that comes before an answer, once somebody has asked something. Conversations
+    that share any of their prompts therefore share the first. Of one in which nobody has asked,
+    it is what comes before the last answer; of one that answers nothing, or that nothing is said
+    before, it is the conversation's own.
 
     Raises:
         MalformedRow: as `Conversation.digest` does.
     """
-    answers = conversation.assistant_turns
-    before = conversation.messages[: answers[-1]] if answers else ()
-    if not any(message.get("content") for message in before):
-        return conversation.digest()
-    return Conversation(conversation.shape, before, conversation.tools).digest()
+    messages, answers = conversation.messages, conversation.assistant_turns
+    said = [at for at, message in enumerate(messages) if message.get("content")]
+    asked = [at for at in said if messages[at]["role"] not in _ASK_NOTHING]
+    answering = [at for at in answers if asked and asked[0] < at]
+    answering = answering or [at for at in answers[-1:] if said and said[0] < at]
+    if not answering:
+        return (conversation.digest(),)
+    return tuple(
+        Conversation(conversation.shape, messages[:at], conversation.tools).digest()
+        for at in answering
+    )
 
 
-def by_prompt(prompts: Mapping[bytes, bytes]) -> dict[bytes, set[bytes]]:
+def by_prompt(prompts: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, set[bytes]]:
     """Put together the conversations that answer one prompt.
 
     Args:
-        prompts: for the hash of each conversation, that of its prompt.
+        prompts: for the hash of each conversation, those of its prompts, see `answered_prompts`.
 
     Returns:
-        The conversations of each prompt, by the hash of the one that decides where all of them
-        go: whatever answers a prompt alone goes where counting puts it.
+        The conversations that share a prompt, by the hash of the one that decides where all of
+        them go: whatever answers a prompt alone goes where counting puts it.
     """
     together: dict[bytes, set[bytes]] = defaultdict(set)
-    for conversation, prompt in prompts.items():
-        together[prompt].add(conversation)
+    for conversation, of_one in prompts.items():
+        together[of_one[0]].add(conversation)
     # By the part of a hash that no share goes by: prompts with more answers are held out no more
     # often than others.
     return {min(group, key=lambda key: key[16:]): group for group in together.values()}
@@ -71,8 +81,8 @@ def warn_of_shared_prompts(trained: Set[bytes], judged: Set[bytes]) -> None:
     """Warn where the data that chooses the best checkpoint has prompts that are trained on.
 
     Args:
-        trained: hashes of the prompts that are trained on, see `prompt_digest`.
-        judged: of those that are evaluated on.
+        trained: hashes of all prompts that are trained on, see `answered_prompts`.
+        judged: of all that are evaluated on.
     """
     shared = len(trained & judged)
     if shared:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .named_models import NamedModel
-from .training_ending import SEARCH_JSON, ready_to_save, set_metadata
+from .training_ending import checked_search, ready_to_save, set_metadata
 from .training_vocabulary import checked_vocabulary
 from .training_workplace import (
     at_work,
@@ -21,6 +21,7 @@ from .training_workplace import (
     digest_of,
     finished_draft,
     finished_report,
+    left_by_others,
     remove_workplace,
     tensorboard_folder,
     workplace_of,
@@ -29,8 +30,6 @@ from .training_workplace import (
 if TYPE_CHECKING:
     from .token_counts import TokenCounts
     from .training_arguments import DraftTrainingArguments
-
-__all__ = ["SEARCH_JSON", "TrainedDraft", "train_draft"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ def train_draft(
     counts: TokenCounts | None = None,
     progress: bool = True,
     on_resumed: Callable[[int], None] | None = None,
+    on_begun_anew: Callable[[list[Path]], None] | None = None,
     on_evaluation: Callable[[str], None] | None = None,
 ) -> TrainedDraft:
     """Train an EAGLE-3 draft for a target.
@@ -82,8 +82,8 @@ def train_draft(
     The same call goes on where it was interrupted: checkpoints lie in a folder beside `output`
     whose name carries a hash of what decides the result, and one call at a time works there. With
     other `max_minutes` it goes on, too, unless the target answers first, which the minutes bound.
-    Answers and features are kept elsewhere, where trainings with other settings find them: see
-    `answers_folder` and `features_folder`.
+    What else decides, `training_workplace` tells. Answers and features are kept elsewhere, where
+    trainings with other settings find them: see `answers_folder` and `features_folder`.
 
     Args:
         target: the model that will verify.
@@ -91,14 +91,16 @@ def train_draft(
         output: where the draft will be saved, by the caller.
         vocabulary: a folder that holds one, and `search.json` if it came out of a search; `full`
             for all of the target's ids; not needed for a draft that is trained on.
-        start: a draft to train on, whose vocabulary stays.
+        start: a draft to train on, whose vocabulary stays. It is evaluated first, and given back
+            as it is if no checkpoint is better.
         evaluation: the same, to choose the best checkpoint by; a part of `data` if None.
         layers: which three of the target's hidden states are read; see `for_target`.
         mlp_width: of a new draft's MLP, instead of the target's: a narrower one costs less a step.
         split: of data sets that have several.
         target_dtype: of the target's weights, by name; "auto" takes the saved one.
         dtype: that the draft is given back in.
-        draft_length: tokens drafted a round, stored with the draft.
+        draft_length: tokens drafted a round, stored with the draft; by default the number that
+            the search chose, if it chose one.
         calibration_prompts: held-out prompts at most that the trained draft's confidence is fitted
             on (`calibrate_confidence`), in seconds beyond `max_minutes`; 0 for none.
         resume: go on with what an interrupted call left; False begins anew.
@@ -108,6 +110,8 @@ def train_draft(
         counts: what was searched, for the tokens that are missed most.
         progress: show a bar on a terminal.
         on_resumed: called with the step that the training goes on from.
+        on_begun_anew: called before the target is loaded with the folders that trainings of other
+            settings left beside `output`, if there are any and this one goes on from nothing.
         on_evaluation: called with a line of text after each evaluation.
 
     Raises:
@@ -117,9 +121,13 @@ def train_draft(
         FileNotFoundError: if the data does not exist.
     """
     from .chat_data import open_chat_data
+    from .search_result import chosen_draft_length
     from .training_arguments import DraftTrainingArguments
 
     chosen = {name: value for name, value in (settings or {}).items() if value is not None}
+    if start is not None:
+        # Half as many tokens in a row at first would unlearn the later ones.
+        chosen = {"eval_on_start": True, "unroll_warmup": 0.0, **chosen}
     trained_on, judged_on = _several(data), _several(evaluation)
     sources = [open_chat_data(source, split=split) for source in (*trained_on, *judged_on)]
     if chosen.get("regenerate") and max(len(trained_on), len(judged_on)) > 1:
@@ -129,6 +137,8 @@ def train_draft(
             "first (`vtrim count --from-target`) and train on the answers"
         )
     kept = checked_vocabulary(target, vocabulary, start, layers)
+    search = checked_search(vocabulary, kept.fingerprint)
+    draft_length = chosen_draft_length(draft_length, search)
     if start is not None and mlp_width is not None:
         raise ValueError(
             f"the draft {start} has an MLP already, got mlp_width={mlp_width}: leave it out, or "
@@ -156,6 +166,10 @@ def train_draft(
     done = finished_draft(output, digest) if resume else None
     if done is not None:
         return TrainedDraft(None, done, workplace, is_main)
+    if resume and is_main and on_begun_anew is not None and not workplace.is_dir():
+        left = list(left_by_others(output, workplace))
+        if left:
+            on_begun_anew(left)
     logs = tensorboard_folder(output) / workplace.name.split(".")[-2]
     with at_work(args, workplace, resume=resume, logs=[logs]):
         earlier = finished_report(workplace)
@@ -171,13 +185,23 @@ def train_draft(
             target_dtype,
             progress,
         )
+        if start is not None:
+            trainer.report.data["start"] = _start_facts(start)
         _log_for_tensorboard(trainer, logs)
         _train(trainer, workplace, earlier, progress, on_resumed, on_evaluation)
         trainer.report.data["call"] = digest
         trainer.report.data["datasets"] = list(datasets)
         draft = ready_to_save(trainer, target, dtype, draft_length, calibration_prompts)
-    set_metadata(draft, target, vocabulary, datasets, counts)
+    set_metadata(draft, target, search, datasets, counts)
     return TrainedDraft(draft, trainer.report.data, workplace, is_main)
+
+
+def _start_facts(start: NamedModel) -> dict[str, str]:
+    """Return what a report tells of a draft that was trained on, without a path."""
+    if start.hub_id is not None and start.commit is not None:
+        return {"id": start.hub_id, "hash": start.commit}
+    content = start.identity.rpartition(":")[2]
+    return {"name": Path(start.name).resolve().name, "hash": content}
 
 
 def _log_for_tensorboard(trainer: Any, folder: Path) -> None:
@@ -199,7 +223,7 @@ def _train(
 ) -> None:
     from transformers import PrinterCallback, ProgressCallback
 
-    from .training_checkpoints import last_whole_checkpoint
+    from .training_checkpoints import last_whole_checkpoint, step_of
     from .training_progress import TrainingBar
 
     for theirs in (PrinterCallback, ProgressCallback):  # they print to standard output
@@ -207,7 +231,7 @@ def _train(
     trainer.add_callback(TrainingBar(trainer.pace.share, on_evaluation, progress))
     last = last_whole_checkpoint(workplace)
     if last is not None and on_resumed is not None:
-        on_resumed(int(last.name.rpartition("-")[2]))
+        on_resumed(step_of(last))
     if last is not None and earlier is not None and _is_of(trainer, earlier):
         _take_up(trainer, last, earlier)
         return
@@ -229,15 +253,20 @@ def _take_up(trainer: Any, last: Path, earlier: Mapping[str, Any]) -> None:
         earlier: its report.
     """
     from .feature_cache import CachedSequences
+    from .training_checkpoints import step_of
 
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
-    best = last.with_name(Path(state["best_model_checkpoint"] or last).name)
+    best = state["best_model_checkpoint"] if trainer.args.load_best_model_at_end else None
+    taken = last if best is None else last.with_name(Path(best).name)
+    taken = taken if taken.is_dir() else last
     draft: Any = trainer.model
-    saved: Any = type(draft).from_pretrained(best if best.is_dir() else last)
+    saved: Any = type(draft).from_pretrained(taken)
     draft.load_state_dict(saved.state_dict())
     draft.eval()
     trainer.report.data.update({n: value for n, value in earlier.items() if n != "calibration"})
     trainer.report.data["seconds"]["calibration"] = 0.0
+    trainer.report.begin()
+    trainer.report.finish(step_of(taken))
     held = trainer.eval_dataset
     if isinstance(held, CachedSequences):  # which training would have filled
         held.cache.fill(progress=False)
@@ -283,6 +312,7 @@ def _trainer(
         draft = TrimmedDraftForCausalLM.for_target(model, kept, **body)
     else:
         draft = start.model("float32")
+        start.release()  # which would give these weights again, trained
         forget_measurements(draft)
     return DraftTrainer(
         draft,

@@ -1,7 +1,32 @@
 """Where a training lies while it runs: which calls go on there, and one at a time.
 
 The folder stands beside the output and is called by a hash of what a training cannot change and
-still be the same one.
+still be the same one. Whether a call asks for the same training is asked three times:
+
+    already there   The output's report has this call's digest as `call` (of all that was asked
+                    for, the minutes and what comes after the training included), and names the
+                    weights that lie there. Nothing is done.
+    resumed         There is a folder of this call's name: a digest of the same without what comes
+                    afterwards and, unless the target answers first, the minutes. It goes on from
+                    the last whole checkpoint; one of other fingerprints, of weights or data that
+                    changed under their names, is refused.
+    taken up        The report in the folder is finished, of the fingerprints that were read now
+                    and of the same settings, the minutes included. No step is taken.
+
+What is left to the machine (bf16, tokens drafted in a row, the number of processes) is part of all
+three: elsewhere a training begins anew, unless it is given as it was. `left_by_others` finds the
+folder of such a one.
+
+Time that was spent before counts once, for each of these knows what the others do not:
+
+    `AnsweredData.count_interrupted`    answers, of a report that has no fingerprints yet
+    `TrainingReport.count_interrupted`  answers and features, of an unfinished report of the same
+                                        fingerprints
+    `TrainingReport.go_on`              the rest, of the checkpoint; its answers and features only
+                                        where they are more than was counted
+    `_take_up` (`training_step`)        the finished report, in place of all that was counted
+
+Steps after the last checkpoint are taken again; what they took before is forgotten with them.
 """
 
 from __future__ import annotations
@@ -162,16 +187,19 @@ def _is_left(workplace: Path) -> bool:
 
 
 def finished_draft(output: Path, digest: str) -> dict[str, Any] | None:
-    """Return the report of a draft that the same call has trained and saved."""
-    if not (output / "model.safetensors").is_file():
-        return None
+    """Return the report of a draft that the same call has trained and saved, if it is there."""
+    from .training_facts import WEIGHTS, is_of_weights
+
     report = finished_report(output)
-    return report if report is not None and report.get("call") == digest else None
+    if report is None or report.get("call") != digest or not (output / WEIGHTS).is_file():
+        return None
+    return report if is_of_weights(report, output) else None
 
 
 def finished_report(folder: Path) -> dict[str, Any] | None:
     """Return the report of a training in a folder; None unless it came to its end."""
-    from .training_report import TRAINING_JSON, TrainingReport
+    from .training_facts import TRAINING_JSON
+    from .training_report import TrainingReport
 
     place = folder / TRAINING_JSON
     if not place.is_file():

@@ -18,7 +18,8 @@ from vtrim_hf.embedded_models import EMBEDDED
 from vtrim_hf.measuring_step import REPORT_JSON, read_prompts
 from vtrim_hf.model_card import TAGS, renew, split_card
 from vtrim_hf.plain_facts import local_path_in
-from vtrim_hf.training_report import TRAINING_JSON, TrainingReport
+from vtrim_hf.training_facts import TRAINING_JSON
+from vtrim_hf.training_report import TrainingReport
 from vtrim_hf.vocabulary import tokenizer_fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -59,6 +59,14 @@ def test_the_course_of_a_training(facts: dict[str, Any], said: str) -> None:
     assert curve_words(facts) == said
 
 
+def test_a_training_that_made_nothing_better_says_so() -> None:
+    facts = training(2.0, 1.5)
+    facts["curve"].insert(0, {"step": 0, "tokens": 0, "acceptance_length": 2.5})
+    said = curve_words({**facts, "best_step": 0})
+    assert "it was 2.50 after 0 tokens, 2.00 after 1,000 tokens" in said
+    assert said.endswith("; the draft that it started from was kept, no checkpoint was better.")
+
+
 def test_a_long_course_is_told_in_five_points_at_most() -> None:
     text = curve_words(training(*[1 + at / 100 for at in range(200)], best=151))
     assert text.count(" after ") == 5
@@ -71,6 +79,17 @@ def test_settings_that_are_not_known_have_no_row() -> None:
         ("sequences a step", "4"),
         ("computed in", "float32"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ({"id": "me/first", "hash": "c" * 40}, f"me/first, commit {'c' * 12}"),
+        ({"hash": "a" * 64}, f"a draft of the hash {'a' * 12}"),
+    ],
+)
+def test_what_was_trained_on_is_told(start: dict[str, str], said: str) -> None:
+    assert setting_rows({"start": start}) == [("trained on from", said)]
 
 
 def test_a_command_names_only_what_was_set() -> None:

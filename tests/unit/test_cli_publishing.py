@@ -196,3 +196,24 @@ def test_a_folder_of_a_draft_is_written_whole_and_keeps_no_old_facts(
         draft.save_pretrained(place)
         raise InterruptedError
     assert not (output / COVERAGE_JSON).exists()
+
+
+def test_nothing_of_another_draft_stays_in_its_folder(pair: Pair, tmp_path: Path) -> None:
+    """[another training's report passes for the draft's, a chat template for its tokenizer's]"""
+    output = tmp_path / "out"
+    theirs = (
+        "training_report.json",
+        "chat_template.jinja",
+        "additional_chat_templates/tool.jinja",
+    )
+    mine = ("README.md", "notes.txt")
+    for name in (*theirs, *mine):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text("{}")
+    with folder_written_whole(output) as place:
+        pair.draft.save_pretrained(place)
+    assert [name for name in theirs if (output / name).exists()] == []
+    assert [name for name in mine if (output / name).exists()] == [*mine]
+    with folder_written_whole(output) as place:
+        (place / "training_report.json").write_text("[]")
+    assert (output / "training_report.json").read_text() == "[]", "its own stays"

@@ -19,6 +19,7 @@ from tiny_models import make_byte_tokenizer, make_tiny
 from vtrim_hf import DraftVocabulary, TrimmedDraftForCausalLM, target_answers
 from vtrim_hf.cli_training import train
 from vtrim_hf.run_lock import RunLock
+from vtrim_hf.training_facts import weights_hash
 
 app = typer.Typer()
 app.command()(train)
@@ -151,6 +152,7 @@ def test_drafts_are_trained_anew_and_further(place: Path, tmp_path: Path) -> Non
     assert config["body_config"]["intermediate_size"] == 24
     report = json.loads((out / "training_report.json").read_text())
     assert report["data"]["evaluation"]["conversations"] == 5
+    assert report["weights"] == weights_hash(out)
     calibration = report["calibration"]
     settings = json.loads((out / "generation_config.json").read_text())
     assert settings["assistant_confidence_calibration"] == [
@@ -279,6 +281,36 @@ def test_one_call_at_a_time_and_what_others_left(place: Path, tmp_path: Path) ->
     assert "trainings with other arguments left" in told
     assert str(workplace) in told
     assert list(workplace.glob("checkpoint-*")), "somebody's hours are in it"
+
+
+def test_that_a_training_begins_anew_is_told_before_it_does(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[so it did, and said nothing, on another machine or in another number of processes]"""
+    ours: list[Path] = []
+
+    def stop(*arguments: Any) -> None:
+        ours.append(Path(arguments[3].output_dir))
+        raise ValueError("it would train now")
+
+    monkeypatch.setattr("vtrim_hf.training_step._trainer", stop)
+    left = tmp_path / ".draft.0123456789ab.training"
+    (left / "checkpoint-5").mkdir(parents=True)
+
+    def told(*more: str) -> str:
+        done = invoke(place, *vocabulary(place), "-o", str(tmp_path / "draft"), *FAST, *more)
+        assert done.exit_code == 2
+        return " ".join(done.stderr.split())
+
+    said = told()
+    assert f"begins anew: what is in {left} goes on with other arguments only" in said
+    assert "--bf16 and --unroll" in said
+    assert said.index("begins anew") < said.index("it would train now")
+    assert "begins anew" not in told("--no-resume"), "that was asked for"
+    ours[0].mkdir()
+    (ours[0] / "training_report.json").touch()
+    assert "begins anew" not in told(), "there is something of its own to go on with"
+    assert left.is_dir()
 
 
 def test_a_draft_of_all_ids_is_trained_to_compare_with(place: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_filling_goes_on_after_a_kill(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cache.fill(progress=False, on_shard=killed)
+        cache.fill(progress=False, on_batch=killed)
     # A kill while a shard is written leaves a file that no index names.
     (cache.folder / "features-00002.safetensors").write_bytes(b"torn")
     again = cache_of(target, data, tmp_path / "killed")
@@ -104,6 +105,63 @@ def test_filling_goes_on_after_a_kill(
     for index in range(12):
         for mine, theirs in zip(again.read(index), whole.read(index), strict=True):
             assert mine.equal(theirs)
+
+
+def stop_after(number: int) -> Callable[[], None]:
+    """Return what is to be called after each batch, and raises after so many."""
+    calls: list[int] = []
+
+    def stop() -> None:
+        calls.append(1)
+        if len(calls) == number:
+            raise TimeoutError
+
+    return stop
+
+
+def test_a_shard_that_is_stopped_within_goes_on_where_it_was(
+    target: Any, data: TrainingSequences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cache_of(target, data, tmp_path / "whole")
+    assert whole.fill(tokens_at_once=31, progress=False) == 1
+    cache = cache_of(target, data, tmp_path)
+    with pytest.raises(TimeoutError):
+        cache.fill(tokens_at_once=31, progress=False, on_batch=stop_after(3))
+    (begun,) = json.loads((cache.folder / INDEX_JSON).read_text())["shards"]
+    assert 3 <= begun["sequences"] < 12
+    assert not json.loads((cache.folder / INDEX_JSON).read_text())["finished"]
+    with pytest.raises(ValueError, match="not filled"):
+        cache.read(int(data.lengths.argmin()))
+
+    read, tokens = TargetReader.read, []
+
+    def counted(self: TargetReader, ids: Any, lengths: Any, scored: Any) -> Any:
+        tokens.append(int(lengths.sum()))
+        return read(self, ids, lengths, scored)
+
+    monkeypatch.setattr(TargetReader, "read", counted)
+    again = cache_of(target, data, tmp_path)
+    assert again.fill(tokens_at_once=31, progress=False) == 1
+    assert sum(tokens) == data.lengths.sum() - begun["tokens"]
+    assert same(rows_of(again), rows_of(whole))
+    assert json.loads((cache.folder / INDEX_JSON).read_text())["finished"]
+
+
+def test_a_begun_shard_that_was_damaged_is_computed_anew(
+    target: Any, data: TrainingSequences, tmp_path: Path
+) -> None:
+    whole = cache_of(target, data, tmp_path / "whole")
+    whole.fill(tokens_at_once=31, progress=False)
+    cache = cache_of(target, data, tmp_path)
+    with pytest.raises(TimeoutError):
+        cache.fill(tokens_at_once=31, progress=False, on_batch=stop_after(3))
+    shard = cache.folder / "features-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-3] ^= 1
+    shard.write_bytes(content)
+    again = cache_of(target, data, tmp_path)
+    assert again.fill(tokens_at_once=31, progress=False) == 1
+    assert same(rows_of(again), rows_of(whole))
 
 
 def rows_of(cache: FeatureCache) -> list[torch.Tensor]:
@@ -152,7 +210,7 @@ def test_a_shard_that_was_cut_short_is_computed_anew_alone(
         rows_of(pickle.loads(pickle.dumps(cache)))
     again = cache_of(target, data, tmp_path)
     with pytest.raises(KeyboardInterrupt):  # a kill amid it leaves the other one to be found
-        again.fill(progress=False, on_shard=interrupt)
+        again.fill(progress=False, on_batch=interrupt)
     assert "features-00002.safetensors, which has" in caplog.text
     again = cache_of(target, data, tmp_path)
     assert again.fill(progress=False) == 1
@@ -221,7 +279,7 @@ def test_what_a_kill_left_half_written_is_removed(
 ) -> None:
     cache = cache_of(target, data, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        cache.fill(progress=False, on_shard=interrupt)
+        cache.fill(progress=False, on_batch=interrupt)
     left = [".features-00001.safetensors.a_b1c2d3", ".features.json.12345678"]
     mine = [".features-00001.safetensors.note", ".features", "notes.txt"]
     for name in (*left, *mine):
@@ -263,7 +321,7 @@ def test_a_second_training_waits_and_finds_the_shards_done(
     thread = threading.Thread(target=fill_second)
     thread.start()
     try:
-        first.fill(progress=False, on_shard=wait_until_the_second_waits)
+        first.fill(progress=False, on_batch=wait_until_the_second_waits)
     finally:
         thread.join(60)
         logging.getLogger(feature_shards.__name__).removeHandler(handler)
@@ -293,7 +351,7 @@ def test_a_full_disk_is_noticed_before_anything_is_computed(
 ) -> None:
     cache = cache_of(target, data, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        cache.fill(progress=False, on_shard=interrupt)
+        cache.fill(progress=False, on_batch=interrupt)
     asked: list[int] = []
     check = feature_shards.ShardFiles.check_room
 

@@ -188,12 +188,13 @@ train:
   target_dtype: float32
   seed: 0
   feature_cache: cache/features
+  tensorboard: true
 """
     recipe = load_recipe(write(folder, text[: text.index("train:\n")] + every))
     assert recipe.draft == EagleChoice(None, "float32", 4, 512)
     assert recipe.train == TrainChoice(
         None, 2.5, 3, 0.001, 8, 2, 512, True, "float32", 0,
-        str((folder / "cache" / "features").resolve()),
+        str((folder / "cache" / "features").resolve()), tensorboard=True,
     )  # fmt: skip
     # All of it may be left out.
     recipe = load_recipe(write(folder, text[: text.index("train:\n")]))
@@ -233,6 +234,7 @@ def trained(old: str, new: str) -> str:
         (trained("minutes: 34", "accumulate: 1.5"), 10, "train.accumulate"),
         (trained("minutes: 34", "max_length: 2"), 10, "of at least 3, got 2"),
         (trained("minutes: 34", "bf16: maybe"), 10, "must be true or false"),
+        (trained("minutes: 34", "tensorboard: logs"), 10, "must be true or false"),
         (trained("minutes: 34", "target_dtype: int8"), 10, "one of auto, float32"),
         (trained("minutes: 34", "seed: -1"), 10, "train.seed"),
         (trained("minutes: 34", "feature_cache: sql.jsonl"), 10, "is a file"),

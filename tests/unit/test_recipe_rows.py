@@ -14,7 +14,7 @@ from vtrim_hf.chat_rows import read_row
 from vtrim_hf.measuring_step import prompt_keys, read_prompts
 from vtrim_hf.recipe import Domain
 from vtrim_hf.recipe_rows import divided, held_out_rows, line_of
-from vtrim_hf.training_split import prompt_digest
+from vtrim_hf.training_split import answered_prompts
 
 
 def chat(number: int) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_all_answers_to_a_prompt_are_of_one_kind(test: str | None) -> None:
     domain = Domain("a", ("x",), test=test, heldout=0.2)
     parts = divided(domain, [rows])
     kinds = [
-        {prompt_digest(read_row(json.loads(line))) for line in lines}
+        {one for line in lines for one in answered_prompts(read_row(json.loads(line)))}
         for lines in (parts.training, parts.evaluation, parts.measured)
     ]
     assert sum(map(len, kinds)) == len(set.union(*kinds)) == 200
@@ -112,6 +112,25 @@ def test_all_answers_to_a_prompt_are_of_one_kind(test: str | None) -> None:
     assert digests(parts.measured) <= apart
     assert bool(parts.measured) is (test is None)
     assert divided(domain, [rows[::-1]]) == parts
+
+
+@pytest.mark.parametrize("test", [None, "y"])
+def test_conversations_that_go_on_are_of_one_kind(test: str | None) -> None:
+    """[they were told apart by their last prompts]"""
+    rows = [
+        {"messages": [*chat(number)["messages"], *chat(number + 1000)["messages"]][:turns]}
+        for number in range(200)
+        for turns in (2, 3, 4)
+    ]
+    parts = divided(Domain("a", ("x",), test=test, heldout=0.2), [rows])
+    kinds = [
+        {one for line in lines for one in answered_prompts(read_row(json.loads(line)))}
+        for lines in (parts.training, parts.evaluation, parts.measured)
+    ]
+    assert sum(map(len, kinds)) == len(set.union(*kinds))
+    assert len(parts.training) == 3 * len(kinds[0]) / 2
+    assert len(parts.evaluation) == 3 * len(kinds[1]) / 2
+    assert len(kinds[0]) > 2 * 0.6 * 200
 
 
 def test_records_and_odd_rows_are_left_out_and_foreign_columns_do_not_stop() -> None:

@@ -261,6 +261,20 @@ def test_how_long_a_training_warms_up_can_be_set(folder: Path) -> None:
         load_recipe(folder / "recipe.yaml")
 
 
+def test_a_recipe_logs_for_tensorboard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    edit(folder, "bf16: false", "bf16: false\n  tensorboard: true")
+    assert done(run(folder)) == [], "a log changes no draft"
+    said: list[str] = []
+    assert done(run(folder, until="train", force=["train"], say=said.append)) == ["train"]
+    logs = (folder / "run" / "train.tensorboard").resolve()
+    assert f"train: logs for TensorBoard go to {logs}" in said
+    (events,) = logs.rglob("events.out.tfevents.*")
+    assert events.stat().st_size > 0
+    assert done(run(folder)) == [], "the same draft again"
+
+
 def test_a_second_run_does_nothing_and_a_setting_trains_anew(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

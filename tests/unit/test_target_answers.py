@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 from chat_templates import chat
 from tiny_models import IM_END_ID, make_tiny
 from vtrim_hf import target_answers
+from vtrim_hf.embedded_models import load_model
 from vtrim_hf.target_answers import answer_with_target
 from vtrim_hf.token_counts import TokenCounts
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "data" / "wikisql"
 PROMPTS = ["the quick fox", "SELECT name", "what is the name of the city", "dog", "é 🦊 !", "a b"]
 ROWS = [{"messages": chat(prompt, "people say this")} for prompt in PROMPTS]
 
@@ -312,3 +315,22 @@ def test_impossible_settings(
     with pytest.raises(ValueError, match="must be at least 1"):
         answer(target, byte_tokenizer, tmp_path / "a.jsonl", **options)
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_the_bundled_answers_are_those_of_smollm2_as_it_is_known_today(
+    smollm2_tokenizer: Any, tmp_path: Path
+) -> None:
+    """[what tells targets apart had changed, and the file was refused as another target's]"""
+    bundled = EXAMPLES / "train.smollm2.jsonl"
+    path = Path(shutil.copy(bundled, tmp_path))
+    target = load_model("smollm2", dtype="bfloat16")
+    result = answer(
+        target,
+        smollm2_tokenizer,
+        path,
+        rows=EXAMPLES / "train.jsonl",
+        max_new_tokens=64,
+        limit=575,
+    )
+    assert (result.answered, result.added, len(result.prompts)) == (575, 0, 575)
+    assert path.read_bytes() == bundled.read_bytes()

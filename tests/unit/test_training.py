@@ -17,8 +17,9 @@ from vtrim_hf.measuring import measure_decoding
 from vtrim_hf.training import DraftTrainer
 from vtrim_hf.training_checkpoints import last_whole_checkpoint
 from vtrim_hf.training_data import TrainingSequences
+from vtrim_hf.training_facts import TRAINING_JSON
 from vtrim_hf.training_pace import NoTimeLeftError
-from vtrim_hf.training_report import PARTS, TRAINING_JSON
+from vtrim_hf.training_report import PARTS
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +196,25 @@ def test_training_goes_on_after_a_kill_with_the_same_losses(
     assert last.name == "checkpoint-22"
 
 
+def test_a_log_after_a_kill_is_over_all_steps_since_the_one_before(
+    fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    """[it was over those since the checkpoint, which lies between two logs]"""
+    common = {"max_steps": 24, "logging_steps": 10, "save_strategy": "steps", "save_steps": 7}
+    whole = trainer_of(fluent, texts, tmp_path / "whole", **common)
+    whole.train()
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(fluent, texts, tmp_path / "killed", Losses(kill_at=17), **common).train()
+    again = trainer_of(fluent, texts, tmp_path / "killed", **common)
+    again.train(resume_from_checkpoint=True)
+    found, expected = (one.report.data["curve"] for one in (again, whole))
+    assert [point["step"] for point in found] == [10, 20, 24]
+    for name in ("loss", "acceptance_length", "masked_share", "tokens"):
+        assert [point[name] for point in found] == [point[name] for point in expected], name
+    state = json.loads((tmp_path / "killed" / "checkpoint-24" / "draft_training.json").read_text())
+    assert state["sums"] == [], "a log has just had them"
+
+
 def test_another_training_s_checkpoint_is_refused(fluent: Any, texts: Any, tmp_path: Path) -> None:
     trainer_of(fluent, texts, tmp_path, save_strategy="steps", save_steps=2).train()
     other = trainer_of(fluent, texts, tmp_path, draft=new_draft(fluent, range(10, 80)))
@@ -207,23 +227,27 @@ def test_another_training_s_checkpoint_is_refused(fluent: Any, texts: Any, tmp_p
         trainer_of(fluent, texts, tmp_path).train(str(tmp_path / "checkpoint-4"))
 
 
+class Spoil(TrainerCallback):
+    """Ruins the draft at every step from one on."""
+
+    def __init__(self, since: int) -> None:
+        self._since = since
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        if state.global_step >= self._since:
+            with torch.no_grad():
+                known["model"].body.lm_head.weight.zero_()
+
+
 def test_the_best_checkpoint_is_the_one_that_stays(
     fluent: Any, texts: Any, tmp_path: Path
 ) -> None:
-    class Spoil(TrainerCallback):
-        """Ruins the draft after the second evaluation."""
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-            if state.global_step == 41:
-                with torch.no_grad():
-                    known["model"].body.lm_head.weight.zero_()
-
     draft = new_draft(fluent)
     trainer = trainer_of(
         fluent,
         texts,
         tmp_path,
-        Spoil(),
+        Spoil(41),
         draft=draft,
         max_steps=46,
         learning_rate=4e-3,
@@ -242,6 +266,94 @@ def test_the_best_checkpoint_is_the_one_that_stays(
     assert trainer.report.data["best"]["step"] == 40
     assert trainer.evaluate()["eval_acceptance_length"] == pytest.approx(lengths[1], rel=1e-6)
     assert draft.body.lm_head.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("loads_best", "taken"), [(True, 30), (False, 60)])
+def test_the_report_names_the_weights_that_were_taken(
+    fluent: Any, texts: Any, tmp_path: Path, loads_best: bool, taken: int
+) -> None:
+    """[it named the best evaluation, whether its weights were saved or not]"""
+    trainer = trainer_of(
+        fluent,
+        texts,
+        tmp_path,
+        Spoil(46),
+        max_steps=60,
+        learning_rate=6e-3,
+        per_device_train_batch_size=16,
+        feature_cache=str(tmp_path / "features"),
+        eval_strategy="steps",
+        eval_steps=15,
+        save_strategy="steps",
+        save_steps=30,
+        load_best_model_at_end=loads_best,
+    )
+    trainer.train()
+    length = {p["step"]: p["acceptance_length"] for p in trainer.report.data["evaluations"]}
+    assert max(length, key=lambda step: length[step]) == 45, "it was not saved"
+    best = json.loads((tmp_path / TRAINING_JSON).read_text())["best"]
+    assert best == {"step": taken, "acceptance_length": length[taken]}
+    found = trainer.evaluate()["eval_acceptance_length"]
+    assert found == pytest.approx(best["acceptance_length"], rel=1e-6)
+
+
+def test_a_draft_that_training_on_makes_worse_is_kept(
+    fluent: Any, texts: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[its weights were lost: they were never evaluated, and no candidate for the best]"""
+    common = {"feature_cache": str(tmp_path / "features"), "per_device_train_batch_size": 16}
+    draft = new_draft(fluent)
+    trainer_of(
+        fluent, texts, tmp_path / "first", draft=draft, max_steps=40, learning_rate=6e-3, **common
+    ).train()
+    start = copy.deepcopy(draft.state_dict())
+    evaluated: list[int] = []
+
+    class Count(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            evaluated.append(state.global_step)
+
+    def further(folder: Path, *callbacks: Any, given: Any, **wishes: Any) -> DraftTrainer:
+        steps = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps"}
+        return trainer_of(
+            fluent,
+            texts,
+            folder,
+            Count(),
+            *callbacks,
+            draft=given,
+            eval_on_start=True,
+            load_best_model_at_end=True,
+            **{**steps, "save_steps": 4, "max_steps": 8, **common, **wishes},
+        )
+
+    given = copy.deepcopy(draft)
+    with pytest.raises(KeyboardInterrupt):
+        further(tmp_path / "worse", Spoil(1), Losses(kill_at=6), given=given).train()
+    assert evaluated == [0, 4]
+    # What the next process is given does not matter: the checkpoints hold the start.
+    again = further(tmp_path / "worse", Spoil(1), given=given)
+    again.train(resume_from_checkpoint=True)
+    assert evaluated == [0, 4, 8]
+    report = json.loads((tmp_path / "worse" / TRAINING_JSON).read_text())
+    points = report["evaluations"]
+    assert [point["step"] for point in points] == [0, 4, 8]
+    assert report["best"] == {"step": 0, "acceptance_length": points[0]["acceptance_length"]}
+    assert points[0]["acceptance_length"] > 1.5
+    assert points[0]["tokens"] == 0
+    for name, weight in again.model.state_dict().items():
+        assert torch.equal(weight, start[name]), name
+    assert "no checkpoint is better than the draft that was given" in caplog.text
+    # One that was killed before its first checkpoint goes on from the start.
+    caplog.clear()
+    longer = {"max_steps": 12, "learning_rate": 3e-3, "unroll_warmup": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        further(tmp_path / "soon", Losses(kill_at=2), given=copy.deepcopy(draft), **longer).train()
+    better = further(tmp_path / "soon", given=new_draft(fluent), **longer)
+    better.train(resume_from_checkpoint=True)
+    assert evaluated == [0, 4, 8, 0, 4, 8, 12]
+    assert better.report.data["best"]["step"] > 0
+    assert "no checkpoint is better" not in caplog.text
 
 
 def test_a_training_warms_up_with_fewer_tokens_in_a_row(
@@ -276,6 +388,9 @@ def test_the_report_holds_what_was_done(fluent: Any, texts: Any, tmp_path: Path)
     assert found["fingerprints"]["train"] == texts.fingerprint
     assert found["settings"]["unroll_steps"] == 4
     assert found["settings"]["world_size"] == 1
+    width = draft.body.midlayer.mlp.down_proj.in_features
+    wishes = {"mlp_width": width, "target_dtype": "float32", "regenerate_tokens": 256}
+    assert found["settings"].items() >= {**wishes, "regenerate_limit": None}.items()
     assert found["machine"]["device"] == "cpu"
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["machine"]["versions"]["transformers"]
@@ -307,8 +422,26 @@ def test_what_comes_after_a_training_is_no_part_of_its_report(
     assert (tmp_path / TRAINING_JSON).read_text() == kept
 
 
-def test_a_process_that_sees_two_gpus_keeps_to_the_batch_of_one(
+def test_a_trainer_that_only_evaluates_leaves_an_earlier_report(
     fluent: Any, texts: Any, tmp_path: Path
+) -> None:
+    """[it wrote its own over it, in which nothing was]"""
+    wishes = {"feature_cache": str(tmp_path / "features"), "eval_strategy": "steps"}
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(fluent, texts, tmp_path, Losses(kill_at=2), **wishes).train()
+    for finished in (False, True):
+        if finished:
+            trainer_of(fluent, texts, tmp_path, **wishes).train()
+        kept = (tmp_path / TRAINING_JSON).read_text()
+        assert json.loads(kept)["finished"] == finished
+        assert json.loads(kept)["curve"]
+        shutil.rmtree(tmp_path / "features")  # computed anew, and said so nowhere
+        assert trainer_of(fluent, texts, tmp_path, **wishes).evaluate()
+        assert (tmp_path / TRAINING_JSON).read_text() == kept
+
+
+def test_a_process_that_sees_two_gpus_keeps_to_the_batch_of_one(
+    fluent: Any, texts: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     args = settings(tmp_path)
     args._n_gpu = 2
@@ -319,6 +452,9 @@ def test_a_process_that_sees_two_gpus_keeps_to_the_batch_of_one(
     assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape[0] == 4
     trainer.train()
     assert trainer.report.data["tokens_seen"] == 4 * 4 * 26
+    # A recipe refuses torchrun: what it is told must be a way out for it, too.
+    for words in ("CUDA_VISIBLE_DEVICES=0", "for a recipe, too", "--nproc-per-node 2"):
+        assert words in caplog.text
 
 
 def test_the_target_is_no_part_of_what_is_trained_or_saved(
@@ -442,9 +578,8 @@ def test_a_timed_training_goes_on_after_a_kill(
 
 
 def test_time_that_features_take_up_is_missed_before_they_are_all_there(
-    fluent: Any, texts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fluent: Any, texts: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("vtrim_hf.feature_cache._SHARD_BYTES", 64_000)
     trainer = trainer_of(
         fluent,
         texts,
@@ -452,13 +587,15 @@ def test_time_that_features_take_up_is_missed_before_they_are_all_there(
         max_steps=-1,
         max_minutes=10,
         feature_cache=str(tmp_path / "features"),
+        feature_tokens=60,
     )
-    train = trainer._caches[0]
-    assert len(train._plan) > 2
+    train = trainer._inputs.caches[0]
+    assert len(train._plan) == 1
     trainer.report.data["seconds"]["answers"] = 541.0  # of 600
     with pytest.raises(NoTimeLeftError, match=r"9\.0 of 10\.0 minutes"):
         trainer.train()
-    assert len(train._shards.known) == 1, "what was computed stays"
+    assert train._shards.missing == [0]
+    assert train._shards.known[0]["sequences"] == 2, "what was computed stays"
     kept = json.loads((tmp_path / TRAINING_JSON).read_text())
     assert kept["seconds"]["features"] > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import shutil
@@ -17,7 +18,8 @@ from vtrim_hf import target_answers, training_answers
 from vtrim_hf.run_lock import RunLock
 from vtrim_hf.training_answers import AnsweredData, answers_folder
 from vtrim_hf.training_arguments import DraftTrainingArguments
-from vtrim_hf.training_report import TRAINING_JSON, TrainingReport
+from vtrim_hf.training_facts import TRAINING_JSON
+from vtrim_hf.training_report import TrainingReport
 
 PROMPTS = 6
 
@@ -82,7 +84,7 @@ def test_trainings_with_other_settings_find_the_answers(
     longer = answered(target, byte_tokenizer, tmp_path / "c", regenerate_tokens=4)
     longer.rows(data, "train", "answers.jsonl")
     assert sum(asked) == 2 * (PROMPTS + 1), "longer answers are others"
-    assert longer.file != second.file
+    assert longer.file(data) != second.file(data)
 
 
 def test_where_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,15 +177,94 @@ def test_what_answering_took_before_a_kill_is_spent(
     assert new()._report.data["seconds"]["answers"] == 0.0
 
 
-def test_two_processes_do_not_add_to_one_file(
+def test_a_second_run_on_the_same_data_is_refused(
     target: Any, byte_tokenizer: Any, tmp_path: Path, data: str
 ) -> None:
+    """[it answered all of them again, for itself alone]"""
     ours = answered(target, byte_tokenizer, tmp_path / "out")
-    with RunLock(ours.file.parent):
-        place = ours.rows(data, "train", "answers.jsonl")
+    with (
+        RunLock(ours.file(data).parent),
+        pytest.raises(ValueError, match=r"another run .* or name another --feature-cache"),
+    ):
+        ours.rows(data, "train", "answers.jsonl")
+    assert not (tmp_path / "out").exists()
+    assert len(rows_of(ours.rows(data, "train", "answers.jsonl"))) == PROMPTS
+
+
+def test_trainings_on_other_data_at_once_keep_their_answers(
+    target: Any, byte_tokenizer: Any, tmp_path: Path, data: str, asked: list[int]
+) -> None:
+    """[those of the second lay in its own folder, and went with it]"""
+    other = tmp_path / "other.jsonl"
+    write(other, PROMPTS)
+    first = answered(target, byte_tokenizer, tmp_path / "a")
+    with RunLock(first.file(data).parent):
+        second = answered(target, byte_tokenizer, tmp_path / "b")
+        assert len(rows_of(second.rows(str(other), "train", "answers.jsonl"))) == PROMPTS
+    assert [path.name for path in (tmp_path / "b").glob("*.jsonl")] == ["answers.jsonl"]
+    shutil.rmtree(tmp_path / "b")  # as of a training that has succeeded
+    asked.clear()
+    again = answered(target, byte_tokenizer, tmp_path / "c", learning_rate=1e-4)
+    assert len(rows_of(again.rows(str(other), "train", "answers.jsonl"))) == PROMPTS
+    assert not asked
+    assert again.file(str(other)).is_file()
+    assert not again.file(data).is_file()
+
+
+def test_a_kill_while_answering_loses_no_whole_batch(
+    target: Any,
+    byte_tokenizer: Any,
+    tmp_path: Path,
+    data: str,
+    asked: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generate = target_answers._generate
+
+    def dies(*arguments: Any) -> Any:
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return generate(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target_answers, "_generate", dies)
+        with pytest.raises(KeyboardInterrupt):
+            answered(target, byte_tokenizer, tmp_path / "a").rows(data, "train", "answers.jsonl")
+    shutil.rmtree(tmp_path / "a")
+    place = answered(target, byte_tokenizer, tmp_path / "b").rows(data, "train", "answers.jsonl")
     assert len(rows_of(place)) == PROMPTS
-    assert not ours.file.exists()
-    assert (tmp_path / "out" / "own_answers.jsonl").is_file()
+    assert asked == [2, 2, 2]
+
+
+def test_answers_outlive_another_release_of_transformers(
+    target: Any, byte_tokenizer: Any, tmp_path: Path, data: str
+) -> None:
+    """[the generation config says which one has written it]"""
+    before = answered(target, byte_tokenizer, tmp_path / "out").file(data)
+    upgraded = copy.deepcopy(target)
+    upgraded.generation_config.transformers_version = "99.0.0"
+    assert answered(upgraded, byte_tokenizer, tmp_path / "out").file(data) == before
+    upgraded.generation_config.repetition_penalty = 1.5
+    assert answered(upgraded, byte_tokenizer, tmp_path / "out").file(data) != before
+
+
+def test_what_tells_data_apart_is_its_place(
+    target: Any,
+    byte_tokenizer: Any,
+    tmp_path: Path,
+    data: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def file(source: object) -> Path:
+        return answered(target, byte_tokenizer, tmp_path / "out").file(source)
+
+    known = file(data)
+    monkeypatch.chdir(tmp_path)
+    assert file("data.jsonl") == file(Path(data)) == known
+    (tmp_path / "sql").mkdir()
+    shutil.copy(data, tmp_path / "sql")
+    assert file("sql/data.jsonl") != known
+    assert file([{"prompt": "a"}]) == file([{"prompt": "b"}]) != known
 
 
 def test_further_processes_read_what_the_main_one_wrote(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from vtrim_hf.training_checkpoints import (
     checkpoints,
     continued,
     last_whole_checkpoint,
+    step_of,
     write_state,
 )
 from vtrim_hf.training_report import TrainingReport
@@ -40,6 +42,23 @@ def test_defaults_are_those_of_a_draft(tmp_path: Path) -> None:
     assert (recorded["heldout"], recorded["regenerate"]) == (0.05, False)
     assert (recorded["world_size"], recorded["data_seed"]) == (1, None)
     assert args.ddp_timeout_delta.days == 1, "others wait while the main process reads the target"
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_bfloat16_pays_on_gpus_that_do_more_than_emulate_it(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[a T4 or V100 got it, and was slower]"""
+
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
+        return including_emulation or fast
+
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", is_bf16_supported)
+    assert bfloat16_pays(on_gpu=True) is fast
+
+
+def test_the_oldest_torch_knows_what_emulation_is() -> None:
+    assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
 
 
 @pytest.mark.parametrize(
@@ -120,6 +139,33 @@ def test_a_report_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
         TrainingReport.load(tmp_path / "other.json")
 
 
+def test_what_is_finished_names_the_weights_that_were_taken(tmp_path: Path) -> None:
+    report = TrainingReport(tmp_path / "report.json")
+    for step, length in ((0, 2.0), (4, 3.0), (8, 2.5)):
+        state = SimpleNamespace(global_step=step, epoch=step / 8)
+        report.add("evaluations", state, {"acceptance_length": length})
+    assert report.data["best"] == {"step": 4, "acceptance_length": 3.0}, "so far"
+    for taken, best in ((0, {"step": 0, "acceptance_length": 2.0}), (7, None)):
+        report.finish(taken)
+        assert TrainingReport.load(tmp_path / "report.json").data["best"] == best
+
+
+def test_a_report_of_an_earlier_training_stays_until_another_begins(tmp_path: Path) -> None:
+    first = TrainingReport(tmp_path / "report.json")
+    first.hold_back()
+    first.save()
+    assert first.path is not None
+    assert first.path.is_file(), "there was none"
+    first.finish(1)
+    second = TrainingReport(tmp_path / "report.json")
+    second.hold_back()
+    second.save()
+    assert TrainingReport.load(tmp_path / "report.json").data["finished"]
+    second.begin()
+    second.save()
+    assert not TrainingReport.load(tmp_path / "report.json").data["finished"]
+
+
 def test_reports_of_before_are_read(tmp_path: Path) -> None:
     """Of a release that knew no machine and no longest evaluation; its checkpoints, too."""
     report = TrainingReport(tmp_path / "report.json")
@@ -145,12 +191,20 @@ def test_what_a_training_goes_on_with_differently_is_told(
     report = TrainingReport(None)
     report.data["fingerprints"] = {"target": "a"}
     report.data["settings"] = {**settings(tmp_path).recorded(), name: before}
-    write_state(tmp_path, report)
-    changed = {**report.data["settings"], name: now}
-    assert continued(tmp_path, {"target": "a"}, changed) == report.state()
+    report.data["tokens_seen"] = 7
+    sums = torch.tensor([[3.0, 2.0, 1.0, 0.1], [2.0, 1.0, 0.0, 1e-9]])
+    write_state(tmp_path, report, sums)
+    again = TrainingReport(None)
+    again.data["fingerprints"] = {"target": "a"}
+    again.data["settings"] = {**report.data["settings"], name: now}
+    assert continued(tmp_path, again).equal(sums), "to the last bit"
+    assert again.data["tokens_seen"] == 7
     assert f"other settings: {name} {before} -> {now}" in caplog.text
     caplog.clear()
-    continued(tmp_path, {"target": "a"}, report.data["settings"])
+    state = json.loads((tmp_path / "draft_training.json").read_text())
+    del state["sums"]  # as an earlier release wrote it
+    (tmp_path / "draft_training.json").write_text(json.dumps(state))
+    assert not continued(tmp_path, report).numel()
     assert not caplog.text
 
 
@@ -173,5 +227,6 @@ def test_only_whole_checkpoints_are_gone_on_from(tmp_path: Path) -> None:
     found = last_whole_checkpoint(tmp_path)
     assert found is not None
     assert found.name == "checkpoint-2"
+    assert step_of(found) == 2
     assert not (tmp_path / "checkpoint-20").exists()
     assert last_whole_checkpoint(tmp_path / "none") is None

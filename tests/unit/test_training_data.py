@@ -11,7 +11,7 @@ from vtrim_hf.batch_counting import CountRules
 from vtrim_hf.chat_rendering import render_conversation
 from vtrim_hf.chat_rows import read_row
 from vtrim_hf.training_data import TrainingSequences, read_sequences
-from vtrim_hf.training_split import prompt_digest, warn_of_shared_prompts
+from vtrim_hf.training_split import answered_prompts, warn_of_shared_prompts
 from vtrim_hf.vocabulary import tokenizer_fingerprint
 
 
@@ -86,26 +86,63 @@ def answered(row: dict[str, Any], text: str) -> dict[str, Any]:
     return {"messages": [*row["messages"][:-1], {"role": "assistant", "content": text}]}
 
 
-def test_a_prompt_is_all_that_comes_before_the_last_answer(byte_tokenizer: Any) -> None:
+def test_prompts_are_all_that_comes_before_each_answer(byte_tokenizer: Any) -> None:
     first, second = chat(1)["messages"], chat(2)["messages"]
-    twins = [
-        {"messages": [*first, *second]},
-        {"messages": [*first, second[0], {"role": "assistant", "content": "else"}]},
-        {"messages": [*first, *second, {"role": "user", "content": "thanks"}]},
-    ]
+    said = {"role": "assistant", "content": "first of all"}
+
+    def prompts(*messages: Any, **columns: Any) -> tuple[bytes, ...]:
+        return answered_prompts(read_row({"messages": messages, **columns}))
+
+    one, both = prompts(*first), prompts(*first, *second)
+    assert len(both) == 2
+    assert both[0] == one[0]
+    assert prompts(*first, second[0], {"role": "assistant", "content": "else"}) == both
+    assert prompts(*first, *second, {"role": "user", "content": "thanks"}) == both
+    # What only a system message or the assistant comes before, nobody has asked.
+    rule = {"role": "system", "content": "be brief"}
     others = [
-        {"messages": second},
-        {"messages": [*first, *second], "tools": [{"name": "f"}]},
-        {"prompt": "", "completion": "of nothing"},
-        {"prompt": "", "completion": "of nothing else"},
-        {"messages": [{"role": "assistant", "content": "first of all"}]},
+        prompts(*second),
+        prompts(*first, *second, tools=[{"name": "f"}]),
+        prompts(said),
+        prompts(said, *first),
+        prompts(rule, said),
+        prompts(rule, said, *first),
+        prompts(rule, said, *second),
+        *(
+            answered_prompts(read_row({"prompt": "", "completion": f"of nothing {text}"}))
+            for text in "ab"
+        ),
     ]
-    assert len({prompt_digest(read_row(row)) for row in twins}) == 1
-    assert len({prompt_digest(read_row(row)) for row in (*twins, *others)}) == 6
+    assert len({found[0] for found in (both, *others)}) == 1 + len(others)
     plain = {"prompt": first[0]["content"], "completion": "spelt otherwise"}
-    assert prompt_digest(read_row(plain)) == prompt_digest(read_row(chat(1)))
-    with pytest.raises(ValueError, match="answers to a single prompt"):
+    assert answered_prompts(read_row(plain)) == one
+    with pytest.raises(ValueError, match="only such as begin with one prompt"):
         read([answered(chat(1), text) for text in "abc"], byte_tokenizer, heldout=0.1)
+
+
+def test_conversations_that_go_on_are_on_one_side(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[[u1, a1] and [u1, a1, u2, a2] were told apart by their last prompts]"""
+
+    def turns_of(number: int) -> list[Any]:
+        return list(chat(number)["messages"])
+
+    rows = [
+        {"messages": [turn for later in range(turns) for turn in turns_of(number + 1000 * later)]}
+        for number in range(120)
+        for turns in (1, 2, 3)
+    ]
+    train, held = read(rows, byte_tokenizer, heldout=0.2)
+    assert len(train) + len(held) == 360
+    assert 3 * 10 < len(held) < 3 * 45
+    assert len(train.prompts) == len(train)
+    assert not train.prompts & held.prompts
+    # Data that is given for evaluation is asked after each of its turns.
+    judged = read([answered(chat(3), "x"), chat(700)], byte_tokenizer)[0]
+    longest = read(rows[2::3], byte_tokenizer)[0]
+    warn_of_shared_prompts(longest.prompts, judged.prompts)
+    assert "1 of 2 prompts of the evaluation data are trained on, too" in caplog.text
 
 
 def test_prompts_that_are_trained_on_and_evaluated_on_are_counted(

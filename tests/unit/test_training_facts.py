@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from published_facts import Pair, make_pair, make_training
+from vtrim_hf.coverage_metadata import make_metadata
 from vtrim_hf.plain_facts import plain
-from vtrim_hf.training_facts import TRAINING_JSON, training_beside, training_facts
-from vtrim_hf.training_report import TRAINING_JSON as WRITTEN
+from vtrim_hf.training_facts import (
+    TRAINING_JSON,
+    training_beside,
+    training_facts,
+    weights_hash,
+)
 from vtrim_hf.training_report import TrainingReport
 
 
@@ -48,6 +53,22 @@ def test_figures_are_those_of_the_checkpoint_that_was_kept(pair: Pair) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ({"id": "me/first", "hash": "c" * 40}, {"id": "me/first", "hash": "c" * 40}),
+        ({"name": "my secret draft", "hash": "a" * 64}, {"hash": "a" * 64}),
+    ],
+)
+def test_what_was_trained_on_is_told_without_a_folder_s_name(
+    pair: Pair, start: dict[str, str], told: dict[str, str]
+) -> None:
+    held = make_training(pair.draft)
+    assert "start" not in facts_of(pair, held), "it began with a new draft"
+    made = make_metadata(pair.draft, training={**held, "start": start})
+    assert made["training"]["start"] == told
+
+
 def test_of_many_evaluations_some_are_told(pair: Pair) -> None:
     found = facts_of(pair, make_training(pair.draft, evaluations=500))["curve"]
     assert 40 <= len(found) <= 42
@@ -56,12 +77,11 @@ def test_of_many_evaluations_some_are_told(pair: Pair) -> None:
 
 def test_a_report_is_taken_in_every_form(pair: Pair, tmp_path: Path) -> None:
     held = make_training(pair.draft)
-    report = TrainingReport(tmp_path / WRITTEN)
+    report = TrainingReport(tmp_path / TRAINING_JSON)
     report.data = held
     report.save()
-    assert TRAINING_JSON == WRITTEN
     expected = facts_of(pair, held)
-    for form in (report, tmp_path, tmp_path / WRITTEN, str(tmp_path)):
+    for form in (report, tmp_path, tmp_path / TRAINING_JSON, str(tmp_path)):
         assert facts_of(pair, form) == expected
 
 
@@ -109,3 +129,20 @@ def test_a_report_of_another_draft_is_refused_and_beside_one_left_out(
     assert training_beside(tmp_path, "e" * 64) is None
     with pytest.raises(ValueError, match="of the training that made this draft"):
         training_facts(held, "e" * 64)
+
+
+def test_a_report_that_names_other_weights_is_of_another_draft(pair: Pair, tmp_path: Path) -> None:
+    """Two drafts of one vocabulary, the second saved over the first."""
+    own = pair.draft.vocabulary.fingerprint
+    pair.draft.save_pretrained(tmp_path)
+    held = {**make_training(pair.draft), "weights": weights_hash(tmp_path)}
+    (tmp_path / TRAINING_JSON).write_text(json.dumps(held))
+    assert training_beside(tmp_path, own) == held
+    make_pair(seed=1).draft.save_pretrained(tmp_path)
+    assert training_beside(tmp_path, own) is None
+    held.pop("weights")  # of an earlier release
+    (tmp_path / TRAINING_JSON).write_text(json.dumps(held))
+    assert training_beside(tmp_path, own) == held
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing"):
+        weights_hash(tmp_path)

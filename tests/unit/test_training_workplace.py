@@ -11,11 +11,14 @@ import pytest
 
 from training_samples import settings
 from vtrim_hf.run_lock import LOCK_FILE, RunLock
+from vtrim_hf.training_facts import TRAINING_JSON, weights_hash
+from vtrim_hf.training_report import TrainingReport
 from vtrim_hf.training_workplace import (
     at_work,
     deciding_settings,
     defaults_beside,
     digest_of,
+    finished_draft,
     finished_report,
     left_by_others,
     remove_workplace,
@@ -139,3 +142,22 @@ def test_a_damaged_report_is_of_no_finished_training(tmp_path: Path) -> None:
     assert finished_report(tmp_path) is None
     (tmp_path / "training_report.json").write_text('{"schema": 0}')
     assert finished_report(tmp_path) is None
+
+
+def test_a_draft_that_took_its_place_is_not_the_trained_one(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"trained")
+    report = TrainingReport(tmp_path / TRAINING_JSON)
+    report.data |= {"finished": True, "call": "a"}
+    report.save()
+    assert finished_draft(tmp_path, "a") is not None, "a report of an earlier release"
+    report.data["weights"] = weights_hash(tmp_path)
+    report.save()
+    found = finished_draft(tmp_path, "a")
+    assert found is not None
+    assert found["weights"] == report.data["weights"]
+    assert finished_draft(tmp_path, "b") is None
+    weights.write_bytes(b"another")
+    assert finished_draft(tmp_path, "a") is None
+    weights.unlink()
+    assert finished_draft(tmp_path, "a") is None
