@@ -214,6 +214,7 @@ def stability() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "wikisql": lambda: one_draft("wikisql"),
+    "sql": lambda: one_draft("sql"),
     "trained_drafts": trained_drafts,
     "draft_length": draft_length,
     "none_class": none_class,

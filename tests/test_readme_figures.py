@@ -41,6 +41,7 @@ def test_a_wrong_figure_is_found(tables: ModuleType) -> None:
 # One figure of each table: the file that it is from, and where it stands there.
 FIGURES: dict[str, tuple[str, list[str | int]]] = {
     "wikisql": ("trained_drafts/wikisql/figures.json", ["head_share", "full"]),
+    "sql": ("trained_drafts/sql/figures.json", ["acceptance_length", "trained_full"]),
     "trained_drafts": ("trained_drafts/ner/figures.json", ["acceptance_length", "trimmed"]),
     "draft_length": (
         "draft_length/wikisql/draft_length.json",
