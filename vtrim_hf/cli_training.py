@@ -88,7 +88,9 @@ def train(
     ] = None,
     unroll_warmup: Annotated[
         float | None,
-        typer.Option(help="Share of the training, at first, with half of --unroll: 0.6, with --from 0."),
+        typer.Option(
+            help="Share of the training, at first, with half of --unroll: 0.6; with --from 0."
+        ),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest one, 0.001.")] = None,
     batch_size: Annotated[
