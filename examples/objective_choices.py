@@ -20,7 +20,7 @@ from vtrim_hf.vocabulary import write_atomically
 
 ALPHAS = (0.5, 0.3, 0.7, 0.9)  # the default first
 SIZES = 10
-SMALLEST = 8  # the smallest size is the trained one over this
+SMALLEST = 8  # the smallest size is an eighth of the trained one, or of the ids that count if fewer
 AT_RANDOM = 3  # of TPE's trials
 NEAR = 0.02  # sizes that differ by less are measured once
 SEED = 42
@@ -50,15 +50,16 @@ class Heads:
         return OtherRows(self.draft, self.target, self.order[:size])
 
 
-def sizes_around(trained: int, least: int, most: int) -> list[int]:
+def sizes_around(trained: int, least: int, counted: int, most: int) -> list[int]:
     """Return ten sizes, the trained one and the largest among them, even in their logarithm.
 
     Args:
         trained: k of the draft.
         least: the number of required ids.
+        counted: the number of ids that were counted or are required: more of them cover no more.
         most: V.
     """
-    low = min(trained, max(1, least, trained // SMALLEST))
+    low = min(trained, max(1, least, min(trained, counted) // SMALLEST))
     steps = SIZES - 1
     share = np.log(trained / low) / np.log(most / low)
     below = min(max(round(steps * share), int(low < trained)), steps - int(trained < most))

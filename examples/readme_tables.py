@@ -212,6 +212,19 @@ def stability() -> str:
     return table([*heads, "k* settled from", "coverage from", "domains settled alone"], rows)
 
 
+def objective() -> str:
+    """Return which sizes the objectives choose, and how fast these are beside the fastest."""
+    found = read("objective/figures.json")
+    rows = []
+    for name in found["compared"]["objectives"]:
+        chosen = [one["choices"][name] for one in found["domains"].values()]
+        cells = [cell for one in chosen for cell in (f"{one['k']:,}", spread(one["of_best"]))]
+        ranked = found["mean_rank_correlation"].get(name)
+        rows.append([f"`{name}`", *cells, "" if ranked is None else f"{ranked:.2f}"])
+    heads = [head for name in found["domains"] for head in (f"k, {name}", "over the fastest size")]
+    return table(["objective", *heads, "rank correlation with the speeds"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "wikisql": lambda: one_draft("wikisql"),
     "sql": lambda: one_draft("sql"),
@@ -221,6 +234,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vocabulary": vocabulary,
     "vocabulary_rivals": vocabulary_rivals,
     "stability": stability,
+    "objective": objective,
 }
 
 

@@ -251,19 +251,22 @@ def test_the_objectives_choose_as_the_package_does(choices_of: Any, folder: Path
 
 
 def test_sizes_are_around_the_trained_one(bench: Any) -> None:
-    sizes = bench.sizes_around(6000, 300, 49_152)
+    sizes = bench.sizes_around(6000, 300, 9000, 49_152)
     assert len(sizes) == 10
     assert (sizes[0], sizes[-1]) == (750, 49_152)
     assert 6000 in sizes
     steps = np.diff(np.log(sizes))
     assert steps.max() < 1.3 * steps.min()
-    assert bench.sizes_around(1000, 300, 49_152)[0] == 300
+    assert bench.sizes_around(1000, 300, 9000, 49_152)[0] == 300
     for trained in (300, 320, 48_000, 49_152):
-        sizes = bench.sizes_around(trained, 300, 49_152)
+        sizes = bench.sizes_around(trained, 300, 9000, 49_152)
         assert len(sizes) == 10
         assert trained in sizes
         assert sizes[-1] == 49_152
-    assert bench.sizes_around(200, 300, 49_152)[0] == 200  # trained without required ids
+    assert bench.sizes_around(200, 300, 9000, 49_152)[0] == 200  # trained without required ids
+    # Of a draft that was trained with all ids, most of which were never said.
+    sizes = bench.sizes_around(49_152, 250, 3718, 49_152)
+    assert (sizes[0], sizes[-1], len(sizes)) == (464, 49_152, 10)
 
 
 def test_a_choice_is_measured_itself_unless_one_is_near(bench: Any) -> None:
