@@ -20,7 +20,7 @@ from vtrim_hf.vocabulary import write_atomically
 
 ALPHAS = (0.5, 0.3, 0.7, 0.9)  # the default first
 SIZES = 10
-SMALLEST = 8  # the smallest size is an eighth of the trained one, or of the ids that count if fewer
+SMALLEST = 8  # the trained size over the smallest one; or the ids that count, if fewer
 AT_RANDOM = 3  # of TPE's trials
 NEAR = 0.02  # sizes that differ by less are measured once
 SEED = 42
