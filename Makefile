@@ -73,7 +73,7 @@ bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary take
 # NAME=FOLDER for each, or a folder whose subfolders are named by their domains.
 DRAFTS ?= drafts
 
-bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, OUT (10 minutes a set, estimated)
+bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, OUT (8 minutes a set)
 	$(BIN)/python examples/bench_decoding.py --data $(DATA) --target $(TARGET) $(foreach draft,$(DRAFTS),--draft $(draft)) \
 	    $(foreach draft,$(FULL),--trained-full $(draft)) $(foreach counts,$(COUNTS),--counts $(counts)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))

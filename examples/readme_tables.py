@@ -212,6 +212,26 @@ def stability() -> str:
     return table([*heads, "k* settled from", "coverage from", "domains settled alone"], rows)
 
 
+def decoding() -> str:
+    """Return how every way of decoding did on every set of prompts."""
+    rows = []
+    for one in read("decoding/figures.json")["sets"].values():
+        for way, found in one["ways"].items():
+            accepted, over = found["acceptance_length"], found["trimmed_over"]
+            rows.append(
+                [
+                    f"{one['draft']} on {one['set']}",
+                    f"`{way}`",
+                    f"{found['head_rows']:,}" if found["head_rows"] else "",
+                    spread(found["over_plain"]),
+                    spread(over) if over and way != "trimmed" else "",
+                    "" if accepted is None else f"{accepted:.2f}",
+                ]
+            )
+    heads = ["draft and prompts", "way", "head rows", "over the target alone"]
+    return table([*heads, "`trimmed` over it", "acceptance length"], rows)
+
+
 def objective() -> str:
     """Return which sizes the objectives choose, and how fast these are beside the fastest."""
     found = read("objective/figures.json")
@@ -234,6 +254,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vocabulary": vocabulary,
     "vocabulary_rivals": vocabulary_rivals,
     "stability": stability,
+    "decoding": decoding,
     "objective": objective,
 }
 

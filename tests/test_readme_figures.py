@@ -57,6 +57,10 @@ FIGURES: dict[str, tuple[str, list[str | int]]] = {
         ["domains", "sql", "ways", "raw", "heldout", "coverage"],
     ),
     "stability": ("stability/smollm2/figures.json", ["domains", "all domains", "settled", "k"]),
+    "decoding": (
+        "decoding/figures.json",
+        ["sets", "sql_on_sql", "ways", "retrimmed", "acceptance_length"],
+    ),
     "objective": (
         "objective/figures.json",
         ["domains", "sql", "choices", "utility 0.5", "of_best", "median"],
