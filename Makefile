@@ -72,22 +72,29 @@ bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary take
 
 # NAME=FOLDER for each, or a folder whose subfolders are named by their domains.
 DRAFTS ?= drafts
+# $(call takes,VARIABLE,OTHER,EXAMPLE): a target stops that was given a variable which it does not read.
+takes = $(if $(filter command environment,$(origin $(2))),$(error $@ takes $(1), not $(2): make $@ $(3)))
 
-bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, OUT (8 minutes a set)
+bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, ASSISTANT, LONGEST, OUT (8 minutes a set)
+	$(call takes,DRAFTS,DRAFT,DRAFTS=sql=drafts/sql)
 	$(BIN)/python examples/bench_decoding.py --data $(DATA) --target $(TARGET) $(foreach draft,$(DRAFTS),--draft $(draft)) \
 	    $(foreach draft,$(FULL),--trained-full $(draft)) $(foreach counts,$(COUNTS),--counts $(counts)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
 
-bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, OUT (20 minutes a domain)
+bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, SEARCH_DATA, LONGEST, OUT (20 minutes a domain)
+	$(call takes,DRAFT,DRAFTS,DRAFT=sql=drafts/sql)
+	$(if $(DRAFT),,$(error $@ needs the draft of one domain: make $@ DRAFT=sql=drafts/sql))
 	$(BIN)/python examples/bench_objective.py --data $(DATA) --target $(TARGET) --draft $(DRAFT) \
 	    $(if $(COUNTS),--counts $(COUNTS)) $(if $(SEARCH_DATA),--search-data $(SEARCH_DATA)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
 
 bench-vllm: $(VENV)/.installed $(VLLM)/.installed  ## trained drafts in vLLM's CPU build: DATA, TARGET, DRAFTS, OUT (15 minutes a draft, estimated)
+	$(call takes,DRAFTS,DRAFT,DRAFTS=sql=drafts/sql)
 	$(BIN)/python examples/bench_vllm.py --vllm-python $(VLLM)/bin/python --target $(TARGET) --data $(DATA) --data examples/data \
 	    $(foreach draft,$(DRAFTS),--draft $(draft)) $(if $(OUT),--output $(OUT))
 
 bench-quality: $(VENV)/.installed  ## task scores with and without a draft: DATA, TARGET, DRAFT, TASKS, OUT (20 minutes a task, estimated)
+	$(call takes,DRAFT,DRAFTS,DRAFT="math=drafts/math ner=drafts/ner")
 	$(BIN)/python examples/bench_task_quality.py --data $(DATA) --target $(TARGET) \
 	    $(foreach draft,$(or $(DRAFT),examples/drafts/smollm2_wikisql),--draft $(draft)) \
 	    $(if $(TASKS),--tasks $(TASKS)) $(if $(OUT),--output $(OUT))

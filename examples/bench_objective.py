@@ -70,7 +70,7 @@ from vtrim_hf.search_space import running_coverage
 from vtrim_hf.vocabulary import rank_ids
 
 HELDOUT = 0.2
-FORMAT = 1  # raise it when a domain would be measured or told otherwise
+FORMAT = 2  # raise it when a domain would be measured or told otherwise
 NUMBERS = (
     "prompts",
     "search_prompts",

@@ -36,7 +36,10 @@ def figures_of(
         values: by objective, what it says each of the sweep's sizes is worth.
     """
     sizes = curve[0].tolist()
-    best = max(names, key=lambda size: report.entries[names[size]].speedup.median)
+    speeds = {
+        str(size): [_speed(row, name) for row in report.rows] for size, name in names.items()
+    }
+    best = best_of(speeds)
     rows = {}
     for size, name in names.items():
         entry = report.entries[name]
@@ -66,9 +69,6 @@ def figures_of(
             for row in report.rows
         ]
     )
-    speeds = {
-        str(size): [_speed(row, name) for row in report.rows] for size, name in names.items()
-    }
     return {
         "best": best,
         "baseline": report.baseline,
@@ -90,6 +90,21 @@ def figures_of(
             for where, one in (("search", first), ("test", report))
         },
     }
+
+
+def best_of(speeds: Mapping[str, Sequence[float]]) -> int:
+    """Return the size that no other beats, prompt by prompt.
+
+    The size with the highest median over plain need not be it: paired with another, over the same
+    prompts, it can be the slower one. Where each is beaten by some other, as can happen with
+    medians, it is the one that is beaten by least.
+
+    Args:
+        speeds: tokens/s of each prompt, by size.
+    """
+    table = np.array([*speeds.values()])
+    beaten_by = np.median(table[:, None] / table[None], axis=-1).max(axis=0)
+    return int([*speeds][int(beaten_by.argmin())])
 
 
 def _speed(row: Mapping[str, Any], name: str) -> float:

@@ -26,15 +26,15 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"# The size of a draft's vocabulary: predicted and measured ({found['domain']})",
         "",
         f"{found['draft']} for {found['target']}: {settings['prompts']} prompts of "
-        f"{found['test_data']} ({found['test_data_sha256']}), evenly from all over it; greedy, at "
-        f"most {settings['max_new_tokens']} new tokens, n = {settings['draft_length']} for all "
+        f"{found['test_data']} ({found['test_data_sha256'][:16]}), evenly from all over it; greedy, "
+        f"at most {settings['max_new_tokens']} new tokens, n = {settings['draft_length']} for all "
         f"sizes, no threshold, {settings['dtype']}. All sizes take turns on each prompt; medians "
         "with 95 % "
         f"bootstrap intervals. The target alone ({found['baseline']}): "
         f"{found['plain_tokens_per_second']:.1f} tokens/s. V = {settings['vocab_size']:,}.",
         "",
-        f"Chosen from {found['search_data']} ({found['search_data_sha256']}), its search part; "
-        f"counts: {found['counts'] or 'the same'} ({found['counts_fingerprint'][:12]}). "
+        f"Chosen from {found['search_data']} ({found['search_data_sha256'][:16]}), its search "
+        f"part; counts: {found['counts'] or 'the same'} ({found['counts_fingerprint'][:12]}). "
         f"{found['required']} required ids are part of every size.",
         "",
         *machine_lines(found["machines"]),
@@ -70,7 +70,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         "",
         *_choices(found),
         "",
-        "The best of several sizes is so by luck, too: a choice whose interval reaches 1.00 "
+        "The best is the size that no other beats in the median of the prompts; of several sizes "
+        "one is so by luck, too: a choice whose interval reaches 1.00 "
         "cannot be told from it. A choice within 2 % of a size of the sweep was measured as that. "
         f"No search chooses more than the {found['counted_or_required']:,} ids that were counted "
         "or are required, but for all of V.",

@@ -28,11 +28,11 @@ def markdown(found: Mapping[str, Any]) -> str:
             "",
             *_objectives(found),
             "",
-            "The best is the size that was fastest of all that were measured in a domain, which "
-            "it is by luck, too. Over it: the median ratio of the prompts, in brackets its 95 % "
-            "interval, and over all domains the geometric mean. Rank correlation: Spearman's, of "
-            "what was predicted for the sizes of the sweep and what was measured, the mean of the "
-            "domains.",
+            "The best is the size that no other measured in a domain beats in the median of the "
+            "prompts, which it is by luck, too. Over it: the median ratio of the prompts, in "
+            "brackets its 95 % interval, and over all domains the geometric mean. Rank "
+            "correlation: Spearman's, of what was predicted for the sizes of the sweep and what "
+            "was measured, the mean of the domains.",
             "",
             f"## {_heading(len(domains))}",
             "",
@@ -70,10 +70,7 @@ def advice(compared: Mapping[str, Any]) -> list[str]:
     """Say which objective to use, and which others may be as good."""
     first, alike = compared["recommended"], compared["alike"]
     one = compared["objectives"][first]
-    words = (
-        f"`{first}` has the highest speed over the best size: {one['of_best']:.3f}, "
-        f"{100 * (1 - one['of_best']):.1f} % below it."
-    )
+    words = f"`{first}` comes nearest to the best size: {one['of_best']:.3f} times as fast."
     if alike:
         words += f" Not to be told from it by these prompts: {_times(compared, alike)}."
     slower = [name for name in compared["objectives"] if name not in (first, *alike)]

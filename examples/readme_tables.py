@@ -33,6 +33,8 @@ RIVALS = {
     "fixed_general": "fixed 32,000 of `general`",
 }
 CONTRASTED = ("code", "function_calling", "ner", "sql")
+# Ways of bench_decoding.py that stand beside a trained draft.
+CONTENDERS = ("trained_full", "full", "fixed_32000", "optimised", "lookup")
 SHOWN_SIZES = (1_000, 10_000)  # of how many conversations, beside all
 _PLACE = r"(<!-- table: {name} -->\n)((?:\|.*\n)*)"
 
@@ -213,23 +215,25 @@ def stability() -> str:
 
 
 def decoding() -> str:
-    """Return how every way of decoding did on every set of prompts."""
+    """Return how trained drafts did on every set of prompts; their own way beside others."""
     rows = []
     for one in read("decoding/figures.json")["sets"].values():
-        for way, found in one["ways"].items():
-            accepted, over = found["acceptance_length"], found["trimmed_over"]
-            rows.append(
-                [
-                    f"{one['draft']} on {one['set']}",
-                    f"`{way}`",
-                    f"{found['head_rows']:,}" if found["head_rows"] else "",
-                    spread(found["over_plain"]),
-                    spread(over) if over and way != "trimmed" else "",
-                    "" if accepted is None else f"{accepted:.2f}",
-                ]
-            )
-    heads = ["draft and prompts", "way", "head rows", "over the target alone"]
-    return table([*heads, "`trimmed` over it", "acceptance length"], rows)
+        ways = one["ways"]
+        trimmed, (same, number) = ways["trimmed"], one["identical_in_float32"]
+        rows.append(
+            [
+                f"{one['draft']} on {one['set']}",
+                f"{trimmed['head_rows']:,}",
+                f"{trimmed['acceptance_length']:.2f}",
+                percent(trimmed["out_of_vocabulary"]),
+                spread(trimmed["over_plain"]),
+                *(spread(ways[way]["trimmed_over"]) if way in ways else "" for way in CONTENDERS),
+                f"{same} of {number}",
+            ]
+        )
+    heads = ["draft and prompts", "head rows", "acceptance length", "outside of the head"]
+    heads += ["over the target alone", *(f"over `{way}`" for way in CONTENDERS)]
+    return table([*heads, "own texts (float32)"], rows)
 
 
 def objective() -> str:

@@ -129,8 +129,11 @@ def index_of(contents: Mapping[str, Mapping[str, Any]]) -> str:
     for name, content in contents.items():
         facts, measured = content["facts"], content["measured"]
         training, decoding = facts["training"], facts["decoding"]
-        coverage = coverage_rows(facts.get("coverage", {}))
-        held = next((row["heldout"] for row in coverage[::-1] if "heldout" in row), None)
+        held = [
+            f"{row['heldout']['share']:.2%} of {row['name']}"
+            for row in coverage_rows(facts.get("coverage", {}))
+            if "heldout" in row
+        ]
         same, number = measured["identical_in_float32"]
         target = facts["target"].get("id", "")
         rows.append(
@@ -138,7 +141,7 @@ def index_of(contents: Mapping[str, Mapping[str, Any]]) -> str:
                 f"[{name}]({name}.md) ([facts]({name}.yaml))",
                 target.rpartition("/")[2],
                 f"{facts['draft']['k']:,} ({facts['draft']['share_of_vocabulary']:.1%})",
-                "" if held is None else f"{held['share']:.2%}",
+                ", ".join(held),
                 f"{training['data']['train']['conversations']:,}, {training['minutes']:.0f} min",
                 str(decoding["num_assistant_tokens"]),
                 f"{decoding['acceptance_length']:.2f}",
@@ -165,7 +168,8 @@ def index_of(contents: Mapping[str, Mapping[str, Any]]) -> str:
             "",
             "What `vtrim publish` would write for each, with a place for the namespace. "
             "`python examples/render_hub_cards.py` writes the cards and this table from the "
-            "evidence of the drafts; *How it was made* is a publisher's own text.",
+            "evidence of the drafts; *How it was made* is a publisher's own text. `own` is what the "
+            "target itself answered to the prompts of the domain.",
             "",
             *table,
             "",
@@ -195,7 +199,13 @@ def written(cards: Path = CARDS, evidence: Path = EVIDENCE) -> dict[str, str]:
         ValueError: if its evidence does not fit together, or nobody named its licence.
     """
     held, contents = contents_in(cards), {}
-    for name in names(evidence):
+    known = names(evidence)
+    if not known:
+        raise FileNotFoundError(
+            f"{evidence} must hold a folder with figures.json for each draft, and holds none: "
+            "name the folder of the evidence with --evidence, or add a draft with --add"
+        )
+    for name in known:
         found = Evidence.of(name, evidence=evidence)
         publisher = publisher_of(found.facts, name)
         contents[name] = content_of(
@@ -206,8 +216,18 @@ def written(cards: Path = CARDS, evidence: Path = EVIDENCE) -> dict[str, str]:
 
 
 def differing(files: Mapping[str, str], cards: Path = CARDS) -> list[str]:
-    """Return the names of files that are not as they should be, or should not be there."""
-    there = {path.name for path in cards.glob("*")}
+    """Return the names of files that are not as they should be, or should not be there.
+
+    Files of others are left alone: ours are the table, and the two of a draft whose YAML begins as
+    all of them do.
+    """
+    ours = {
+        place.stem
+        for place in cards.glob("*.yaml")
+        if place.read_text(encoding="utf-8", errors="replace").startswith(HEAD)
+    }
+    drafts = {f"{name}{end}" for name in ours for end in (".md", ".yaml")}
+    there = {place.name for place in cards.glob("*") if place.name in drafts | files.keys()}
     return sorted(
         name
         for name in there | files.keys()

@@ -59,7 +59,7 @@ FIGURES: dict[str, tuple[str, list[str | int]]] = {
     "stability": ("stability/smollm2/figures.json", ["domains", "all domains", "settled", "k"]),
     "decoding": (
         "decoding/figures.json",
-        ["sets", "sql_on_sql", "ways", "retrimmed", "acceptance_length"],
+        ["sets", "sql_on_sql", "ways", "trained_full", "trimmed_over", "low"],
     ),
     "objective": (
         "objective/figures.json",

@@ -299,11 +299,29 @@ def test_a_name_comes_from_the_target_that_the_facts_name(cards: Any) -> None:
     assert cards.publisher_of({"target": {}}, "sql")["repo_id"] == "NAMESPACE/sql-draft"
 
 
-def test_a_card_without_evidence_goes(run: Any, place: Path) -> None:
+def test_a_card_without_evidence_goes_and_no_other_file(run: Any, place: Path) -> None:
+    """Every file that was not made by the script was deleted, whatever it was."""
     run(*words(place))
+    cards = place / "cards"
+    shutil.copytree(place / "evidence" / "sql", place / "evidence" / "other")
+    shutil.copy(cards / "sql.yaml", cards / "other.yaml")  # who names the licence
+    (cards / "notes.txt").write_text("mine")
+    (cards / "mine.yaml").write_text("a: 1\n")
+    (cards / "pictures").mkdir()
+    run()
     shutil.rmtree(place / "evidence" / "sql")
     run()
-    assert [path.name for path in (place / "cards").iterdir()] == ["README.md"]
+    names = ["README.md", "mine.yaml", "notes.txt", "other.md", "other.yaml", "pictures"]
+    assert sorted(path.name for path in cards.iterdir()) == names
+
+
+def test_a_folder_without_evidence_deletes_no_card(run: Any, place: Path) -> None:
+    """A publisher's text would be lost by a misspelt --evidence."""
+    run(*words(place))
+    (place / "evidence").rename(place / "elsewhere")
+    with pytest.raises(SystemExit, match=r"evidence must hold .* and holds none: .*--evidence"):
+        run()
+    assert (place / "cards" / "sql.yaml").is_file()
 
 
 def test_missing_facts_are_named(run: Any, place: Path) -> None:
