@@ -43,6 +43,7 @@ from bench_parts import Constant, check_rows, named_drafts, spread_prompts
 from bench_results import (
     add_places,
     command_line,
+    data_folder,
     digest_of,
     ended_after,
     file_hash,
@@ -82,9 +83,10 @@ def cases_of(drafts: Sequence[str], ood_draft: str, data: Path) -> list[Case]:
     """List what is measured.
 
     Raises:
-        SystemExit: if a file is missing.
+        SystemExit: if a file is missing, or has the name of another set of the same draft.
     """
     cases = [Case(name, name, data / name / "test.jsonl") for name in drafts]
+    drafts_own = {case.name for case in cases}
     if ood_draft not in ("", GENERAL, *drafts):
         raise SystemExit(f"--ood-draft {ood_draft}: there is no --draft of this name")
     if ood_draft in drafts:
@@ -98,6 +100,11 @@ def cases_of(drafts: Sequence[str], ood_draft: str, data: Path) -> list[Case]:
     for case in cases:
         if not case.data.is_file():
             raise SystemExit(f"there is no {case.data} to measure the draft {case.draft!r} on")
+        if case.ood and case.name in drafts_own:
+            raise SystemExit(
+                f"{case.data} must not be named like the draft {case.draft!r}, whose own set has "
+                "that name in the report: rename the file"
+            )
     return cases
 
 
@@ -174,8 +181,8 @@ def measure(
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--target", required=True, help="Hub id, folder or smollm2")
-    parser.add_argument("--data", type=Path, required=True, help="folder of domains")
+    parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
+    parser.add_argument("--data", type=data_folder, required=True, help="folder or Hub id")
     parser.add_argument(
         "--draft", action="append", required=True, help="NAME=DRAFT, or a folder of drafts"
     )

@@ -50,6 +50,7 @@ from bench_results import (
     FIGURES,
     add_places,
     command_line,
+    data_folder,
     digest_of,
     ended_after,
     file_hash,
@@ -84,8 +85,8 @@ NUMBERS = (
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--target", required=True, help="Hub id, folder or smollm2")
-    parser.add_argument("--data", type=Path, required=True, help="folder of domains")
+    parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
+    parser.add_argument("--data", type=data_folder, required=True, help="folder or Hub id")
     parser.add_argument("--draft", required=True, metavar="NAME=DRAFT", help="NAME is a domain")
     parser.add_argument("--search-data", type=Path, help="default: DATA/NAME/train.jsonl")
     parser.add_argument("--counts", type=Path, help="what `vtrim count` wrote of it")

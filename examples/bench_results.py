@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import io
 import json
+import re
 import shlex
 import signal
 import sys
@@ -34,6 +35,31 @@ def add_places(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--output", type=Path, default=output, help="folder of the results")
     work = Path("runs") / f"bench_{name}"
     parser.add_argument("--work", type=Path, default=work, help="folder of what is measured, raw")
+
+
+def data_folder(place: str) -> Path:
+    """Return the folder of data that `--data` names: one here, or a data set of the Hub.
+
+    The latter is downloaded into runs/data, so that reports name a place that tells its origin.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is neither.
+    """
+    here = Path(place)
+    if here.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
+        return here  # what is missing in there, or that it is missing, each script says itself
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    there = Path("runs") / "data" / place.replace("/", "--")
+    try:
+        snapshot_download(place, repo_type="dataset", local_dir=there)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{place} must be a folder, or the Hub id of a data set: there is no such folder "
+            f"here, and to download it failed: {error}"
+        ) from error
+    return there
 
 
 @contextmanager
@@ -104,9 +130,9 @@ def digest_of(call: Mapping[str, Any]) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """Return what tells a file's content apart: the first 16 hex digits of its sha256."""
+    """Return what tells a file's content apart: its sha256 (hex)."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_results(output: Path, found: Mapping[str, Any], report: str, figure: Any) -> None:
@@ -116,6 +142,15 @@ def write_results(output: Path, found: Mapping[str, Any], report: str, figure: A
     figure.savefig(stream, dpi=130, format="png", metadata={"Software": None})
     write_atomically(output / PICTURE, stream.getvalue())
     write_atomically(output / REPORT, report.encode())
+    write_figures(output, found)
+
+
+def write_figures(output: Path, found: Mapping[str, Any]) -> None:
+    """Write figures.json: last of all, for it says that all is there.
+
+    Raises:
+        ValueError: if a figure is no number, which JSON cannot hold.
+    """
     figures = json.dumps(found, indent=1, allow_nan=False) + "\n"
     write_atomically(output / FIGURES, figures.encode())
 

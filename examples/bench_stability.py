@@ -27,23 +27,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_results import FIGURES, REPORT, command_line, digest_of, write_figures
 from conversation_counts import Conversations, read_conversations
 from paper_figures import PAPER_ALPHA, PAPER_FLOOR
 from stability_report import COVERAGE_WITHIN, K_WITHIN, markdown
 from vocabulary_plots import draw_stability
 from vocabulary_runs import (
     ALL,
-    FIGURES,
-    REPORT,
     Domain,
-    command_line,
+    check_parts,
     domains_in,
     measured_already,
-    name_of,
     parsed,
     targets_of,
     versions,
-    write_figures,
     write_report,
 )
 from vocabulary_targets import Target
@@ -54,6 +51,8 @@ from vtrim_hf.search_space import build_space
 
 SIZES = (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000)
 RESAMPLES = 20
+SCRIPT = "bench_stability.py"
+FORMAT = 1  # raise it when a target would be measured or told otherwise
 
 
 def sizes_up_to(number: int) -> list[int]:
@@ -107,7 +106,7 @@ def drawn(
     }
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def quartiles(values: Sequence[float]) -> dict[str, float]:
     """Return the median and the quartiles."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return {"median": float(middle), "q25": float(low), "q75": float(high)}
@@ -117,16 +116,16 @@ def settled(points: Sequence[Mapping[str, Any]], key: str, within: float) -> int
     """Return the number of conversations from which on a figure is settled, if it is.
 
     Args:
-        points: by ascending `size`, with the figure as `spread` gives it; the last is that of all
-            conversations.
+        points: by ascending `size`, with the figure as `quartiles` gives it; the last is that of
+            all conversations.
         key: the figure.
         within: how far its quartiles may lie from that of all conversations.
     """
     last = points[-1]
     found = None
     for point in reversed(points[:-1]):
-        quartiles = (point[key]["q25"], point[key]["q75"])
-        if max(abs(value - last[key]["median"]) for value in quartiles) > within:
+        ends = (point[key]["q25"], point[key]["q75"])
+        if max(abs(value - last[key]["median"]) for value in ends) > within:
             break
         found = point["size"]
     return found if found is not None and found <= last["size"] / 2 else None
@@ -145,7 +144,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     points = [
         {
             "size": row["size"],
-            **{key: spread([one[key] for one in row["drawn"]]) for key in row["drawn"][0]},
+            **{key: quartiles([one[key] for one in row["drawn"]]) for key in row["drawn"][0]},
             "k_drawn": [one["k"] for one in row["drawn"]],
         }
         for row in sorted(rows, key=lambda row: row["size"])
@@ -164,23 +163,31 @@ def measure(
     command: str,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Measure one target, or go on; what the same call has finished is only read."""
+    """Measure one target, or go on; what the same call has finished is only read.
+
+    Raises:
+        SystemExit: if a domain has no answers in one of its parts.
+    """
     call = {
+        "format": FORMAT,
         **target.facts,
         "domains": {domain.name: domain.identity[0] for domain in domains},
         "resamples": resamples,
         "heldout": heldout,
         "sizes": SIZES,
     }
-    name = name_of(call)
+    name = digest_of(call)
     if there := measured_already(output, name, say):
         write_report(output, markdown(there))
         return there
     output.mkdir(parents=True, exist_ok=True)
     every = {}
     for domain in domains:
-        every[domain.name] = read_conversations(domain.train, target, heldout)
-        say(f"{target.slug}: {domain.name} counted, {every[domain.name].heldout.size:,}")
+        own = read_conversations(domain.train, target, heldout)
+        held = own.summed(own.heldout, target.vocab_size)
+        check_parts(domain, int(own.counts.sum() - held.sum()), int(held.sum()), heldout)
+        every[domain.name] = own
+        say(f"{target.slug}: {domain.name} counted, {own.heldout.size:,}")
     if len(every) > 1:
         every[ALL] = Conversations.together(list(every.values()))
     kept = KeptRows.beside(output / FIGURES, call)
@@ -225,9 +232,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parsed(parser, argv, output="examples/evidence/stability")
     if args.resamples < 1:
         parser.error(f"--resamples must be at least 1, got {args.resamples}")
-    command = command_line("bench_stability.py", argv)
+    command = command_line(SCRIPT, argv)
     domains = domains_in(args.data, args.domains)
-    for target, output in targets_of(args):
+    for target, output in targets_of(args, SCRIPT):
         measure(
             target,
             domains,

@@ -14,21 +14,20 @@ score. In bfloat16 near-ties round otherwise where several tokens are verified a
 scores are told, and the share of same texts. Scores come from the package's `evaluate` modules,
 and beside them the acceptance length, and which share of what the target said the draft can say.
 
-`--draft DRAFT` is for all tasks, `--draft math=DRAFT` for one, again and again; tasks that have a
-draft are measured, or those that `--tasks` names. Prompts begin with the first short conversations
-of the training part (`--shots`): without any, small targets hardly ever answer in the form that is
-asked for, and all scores are near 0.
+`--draft DRAFT` is for all tasks, `--draft math=DRAFT` for one, again and again (and for a place
+with `=` in it); tasks that have a draft are measured, or those that `--tasks` names. Prompts begin
+with the first short conversations of the training part (`--shots`): without any, small targets
+hardly ever answer in the form that is asked for, and all scores are near 0.
 
 40 prompts take about 20 minutes a task with SmolLM2 on 2 cores (estimated: 30 s for the four
 answers to a prompt), so an hour in all. After `--minutes` it ends, wherever it is, and the same
 command goes on; what OUTPUT holds of other tasks, by the same target, stays. OUTPUT holds
-report.md and figures.json, WORK all answers.
+report.md, figures.json and report.png, WORK all answers.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -37,15 +36,17 @@ from typing import Any
 
 from bench_results import (
     FIGURES,
-    REPORT,
     add_places,
     command_line,
+    data_folder,
+    digest_of,
     ended_after,
     machines_of,
     measured_before,
+    write_results,
 )
 from task_answers import answer_all, scored
-from task_quality_report import DTYPES, markdown
+from task_quality_report import DTYPES, draw, markdown
 from task_questions import TASKS, Questions, read_questions
 
 from vtrim_hf import check_pair
@@ -55,7 +56,7 @@ from vtrim_hf.kept_rows import KeptRows
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.vocabulary import write_atomically
 
-FORMAT = 1  # raise it when answers would be found or scored otherwise
+FORMAT = 2  # raise it when answers would be found or scored otherwise
 
 
 def measure(
@@ -65,8 +66,12 @@ def measure(
     questions: Questions,
     work: Path,
     call: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Answer and score one task in both dtypes, or go on; return its figures."""
+) -> tuple[dict[str, Any], list[KeptRows]]:
+    """Answer and score one task in both dtypes, or go on.
+
+    Returns:
+        Its figures, and the rows that they come from, which can go once the figures are written.
+    """
     found: dict[str, Any] = {}
     every: list[KeptRows] = []
     tokenizer, new_tokens = target.tokenizer, call["max_new_tokens"]
@@ -97,25 +102,37 @@ def measure(
     ]
     lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
     write_atomically(work / f"{name}_answers.jsonl", lines.encode())
-    for kept in every:
-        kept.remove()
-    return found
+    return found, every
 
 
 def named(words: Sequence[str], tasks: Sequence[str] | None) -> dict[str, str]:
     """Return the draft of each task: TASK=DRAFT is for one of them, DRAFT for all others.
 
     Args:
-        words: what names drafts.
+        words: what names drafts, TASK=DRAFT or DRAFT.
         tasks: what is measured; None for every task that has a draft.
 
     Raises:
-        ValueError: naming a task that has none.
+        ValueError: naming a task that has none or several, or what is no task.
     """
     own: dict[str, str] = {}
     for word in words:
         name, equals, place = word.partition("=")
-        own |= {name: place} if equals and name in TASKS else {"": word}
+        if not equals:
+            name, place = "", word
+        elif name not in TASKS:
+            raise ValueError(
+                f"--draft {word} names no task, which are {', '.join(TASKS)}: name one of them, "
+                f"and if {word} is the place of a draft, give it so: math={word}"
+            )
+        if not place:
+            raise ValueError(f"--draft {word} names no draft: give its folder or Hub id")
+        if name in own:
+            raise ValueError(
+                f"there are two drafts for {name or 'all tasks'}, {own[name]} and {place}: leave "
+                "one out, or give TASK=DRAFT"
+            )
+        own[name] = place
     if tasks is None:
         tasks = [task for task in TASKS if task in own or "" in own]
     for task in tasks:
@@ -127,7 +144,7 @@ def named(words: Sequence[str], tasks: Sequence[str] | None) -> dict[str, str]:
 def parsed(argv: Sequence[str] | None) -> Any:
     """Read the arguments; `drafts` are those of each task."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="what build_domains.py made")
+    parser.add_argument("--data", type=data_folder, required=True, help="folder or Hub id")
     parser.add_argument("--target", default="smollm2", help="Hub id, folder or smollm2")
     parser.add_argument("--draft", action="append", required=True, help="DRAFT or TASK=DRAFT")
     parser.add_argument(
@@ -170,19 +187,18 @@ def run(args: Any, command: str) -> None:
         questions = read_questions(
             data, target.tokenizer, args.prompts, shots=args.shots, longest=args.max_prompt_tokens
         )
-        asked = json.dumps([questions.prompts, questions.answers]).encode()
         call = {
             "format": FORMAT,
             "target": target.identity,
             "draft": draft.identity,
-            "asked": hashlib.sha256(asked).hexdigest(),
+            "asked": digest_of({"prompts": questions.prompts, "answers": questions.answers}),
             "max_new_tokens": args.new_tokens[name],
         }
         if found["tasks"].get(name, {}).get("call") == call:
             print(f"{name} in {figures} is of this call already; delete it to measure anew")
             continue
         identify = open_chat_data(str(data / "test.jsonl")).identity
-        measured = measure(name, target, draft, questions, args.work, call)
+        measured, rows = measure(name, target, draft, questions, args.work, call)
         found["tasks"][name] = {
             "call": call,
             "command": command,
@@ -200,10 +216,11 @@ def run(args: Any, command: str) -> None:
         found["tasks"] = {
             known: found["tasks"][known] for known in TASKS if known in found["tasks"]
         }
-        write_atomically(figures, (json.dumps(found, indent=1) + "\n").encode())
-        write_atomically(args.output / REPORT, markdown(found).encode())
+        write_results(args.output, found, markdown(found), draw(found))
+        for kept in rows:
+            kept.remove()
     text = markdown(found)
-    write_atomically(args.output / REPORT, text.encode())
+    write_results(args.output, found, text, draw(found))  # of an older release, perhaps
     print(text)
     changed = [
         f"{name}, prompt {apart['prompt']}, token {apart['position']}"

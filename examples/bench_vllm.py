@@ -12,8 +12,8 @@ prompts of DOMAIN/test.jsonl, in turns, and only one computes at a time.
 several times. The engines take a few GB of memory each, one of them for the cache (the variable
 VLLM_CPU_KVCACHE_SPACE). A domain takes about 15 minutes of 2 cores for each number of texts at a
 time (`--concurrency`), so name a few domains a call: what OUTPUT holds of other domains, measured
-alike, stays. After `--minutes` it ends, and the same command goes on, as it does after a kill.
-OUTPUT holds report.md, figures.json and report.png; WORK what is not yet finished.
+alike, stays. After `--minutes` it ends, wherever it is, and the same command goes on, as after a
+kill. OUTPUT holds report.md, figures.json and report.png; WORK what is not yet finished.
 """
 
 from __future__ import annotations
@@ -22,24 +22,22 @@ import argparse
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from bench_results import (
-    FIGURES,
-    PICTURE,
-    REPORT,
     add_places,
     command_line,
+    data_folder,
     digest_of,
+    ended_after,
     machines_of,
     measured_before,
+    write_results,
 )
-from vllm_domains import domains_of, prepare, prompts_of
+from vllm_domains import check_trimmed, domains_of, prepare, prompts_of
 from vllm_engine import Engines, installed
 from vllm_report import FULL, TRIMMED, WAYS, cell_of, draw, markdown
 
@@ -47,7 +45,6 @@ from vtrim_hf.decoding_ways import machine_facts
 from vtrim_hf.embedded_models import resolve_model
 from vtrim_hf.kept_rows import KeptRows
 from vtrim_hf.named_models import NamedModel
-from vtrim_hf.vocabulary import write_atomically
 
 DIGITS = 16  # of a text's hash
 NUMBERS = ("prompts", "max_prompt_tokens", "max_new_tokens", "draft_length", "rounds")
@@ -68,7 +65,6 @@ def measure(
     asked: Mapping[str, Mapping[str, Any]],
     engines: Engines,
     kept: KeptRows,
-    deadline: float,
     say: Say,
 ) -> None:
     """Measure a domain, or what is left of it, a row a round and way.
@@ -80,11 +76,7 @@ def measure(
         asked: what an engine is made of, by way, but for the texts at a time.
         engines: those that run.
         kept: rows that are done, and a place for more.
-        deadline: on the monotonic clock, after which nothing is begun.
         say: is told of every row.
-
-    Raises:
-        SystemExit: when it is too late.
     """
     done = {(row["at_once"], row["round"], row["way"]) for row in kept.rows}
     for at_once in settings["concurrency"]:
@@ -98,8 +90,6 @@ def measure(
         if left:
             engines.keep(list(made.values()))
         for number, way in left:
-            if time.monotonic() > deadline:
-                raise SystemExit("the time is up (--minutes): the same command goes on")
             request = {"prompts": prompts, "new": settings["max_new_tokens"]}
             answer = engines.answer(made[way], request)
             said = answer.pop("said")
@@ -119,17 +109,10 @@ def measure(
             )
 
 
-def finish(found: Mapping[str, Any], output: Path) -> None:
-    """Write what is known so far."""
-    draw(found, output / PICTURE)
-    write_atomically(output / REPORT, markdown(found).encode())
-    write_atomically(output / FIGURES, (json.dumps(found, indent=1) + "\n").encode())
-
-
 def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
     """Measure every domain that is not measured yet."""
-    deadline = time.monotonic() + 60 * args.minutes
     domains, target = domains_of(args.draft, args.data), NamedModel(args.target)
+    check_trimmed(domains, target)
     (machine,) = machines_of([machine_facts(SimpleNamespace(device=torch.device("cpu")))])
     there = installed(args.vllm_python)
     settings = {
@@ -170,7 +153,7 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
             for way in (TRIMMED, FULL):
                 export = (exports / domain.name / way).resolve()
                 asked[way] |= {"draft": str(export), "drafted": args.draft_length}
-            measure(domain.name, prompts, settings, asked, engines, kept, deadline, say)
+            measure(domain.name, prompts, settings, asked, engines, kept, say)
             cells = {
                 str(at_once): cell_of(row for row in kept.rows if row["at_once"] == at_once)
                 for at_once in args.concurrency
@@ -185,7 +168,7 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
                 "head_rows": rows,
                 "cells": cells,
             }
-            finish(found, args.output)
+            write_results(args.output, found, markdown(found), draw(found))
             kept.remove()
     shutil.rmtree(exports, ignore_errors=True)
     shutil.rmtree(logs, ignore_errors=True)
@@ -201,7 +184,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--draft", action="append", required=True, help="NAME=DRAFT, or a folder of drafts"
     )
     parser.add_argument(
-        "--data", action="append", required=True, help="folder of domains, or NAME=FILE"
+        "--data",
+        action="append",
+        required=True,
+        type=lambda word: word if "=" in word else str(data_folder(word)),
+        help="folder of domains, Hub id of such a data set, or NAME=FILE",
     )
     parser.add_argument("--prompts", type=int, default=16, help="a domain")
     parser.add_argument("--max-prompt-tokens", type=int, default=1024, help="longer ones are left")
@@ -218,7 +205,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("all numbers must be at least 1")
     if len(set(args.concurrency)) < len(args.concurrency):
         parser.error("--concurrency names a number twice")
-    run(args, command_line("bench_vllm.py", argv))
+    with ended_after(args.minutes):
+        run(args, command_line("bench_vllm.py", argv))
 
 
 if __name__ == "__main__":

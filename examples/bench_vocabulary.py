@@ -11,6 +11,8 @@ where there is one, and ood/*.jsonl. For every domain, on the tokens that the as
   others would choose cover on the same held-out conversations;
 - the coverage of each domain's vocabulary on every other domain and on the ood sets.
 
+Files of prompts alone, which are enough for bench_decoding.py, are left out, and named.
+
 `--target` may be given several times: smollm2, a folder or a Hub id; of a folder with a tokenizer
 only, `--layer-of` names the model whose config says how large a draft's layer is. `llama3` is the
 tokenizer of the paper's target, read out of the package llama-models (pip install --no-deps
@@ -25,40 +27,36 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from paper_figures import PAPER_ALPHA, PAPER_FLOOR
+from bench_results import FIGURES, REPORT, command_line, digest_of, file_hash, write_figures
+from vocabulary_figures import ALPHAS, FLOORS, crossed, grid, paper_run, sayable, ways
 from vocabulary_plots import draw_heat_map
 from vocabulary_report import markdown
-from vocabulary_rivals import TextCounts, rival_vocabularies, text_counts
+from vocabulary_rivals import TextCounts, text_counts
 from vocabulary_runs import (
-    FIGURES,
     GENERAL,
-    REPORT,
+    OOD,
     Domain,
-    command_line,
+    check_parts,
     domains_in,
-    identity_of,
+    has_answers,
     measured_already,
-    name_of,
     parsed,
     targets_of,
     versions,
-    write_figures,
     write_report,
 )
 from vocabulary_targets import Target
 
-from vtrim_hf import TokenCounts, search_vocabulary
+from vtrim_hf import TokenCounts
 from vtrim_hf.kept_rows import KeptRows
-from vtrim_hf.vocabulary import rank_ids
 
-ALPHAS = (0.3, 0.5, 0.7, 0.9)
-FLOORS = (0.0, 0.95, 0.97, 0.99)
-OOD = "ood"
+SCRIPT = "bench_vocabulary.py"
+FORMAT = 1  # raise it when a target would be measured or told otherwise
 
 
 def assistant_counts(path: Path, name: str, target: Target, heldout: float) -> TokenCounts:
@@ -73,132 +71,12 @@ def assistant_counts(path: Path, name: str, target: Target, heldout: float) -> T
     )
 
 
-def covered(counts: TokenCounts | None, ids: Any, part: str) -> dict[str, Any] | None:
-    """Return which share of a part a vocabulary covers, with its 95 % interval."""
-    if counts is None or not counts.total(part):
+def all_said(path: Path, name: str, target: Target) -> TokenCounts | None:
+    """Count a whole file; None if nobody answers in it, as where only prompts were needed."""
+    if not has_answers(path):
         return None
-    low, high = counts.coverage_interval(ids, part)
-    return {"coverage": counts.coverage(ids, part), "low": low, "high": high}
-
-
-def figures_of(
-    found: Any, counts: TokenCounts, test: TokenCounts | None, **more: Any
-) -> dict[str, Any]:
-    """Return what a table shows of a vocabulary that a search chose."""
-    return {
-        "k": found.k,
-        "reduction": found.reduction,
-        "utility": found.utility,
-        "gap_to_exact": found.gap_to_exact,
-        "search": covered(counts, found.vocabulary, "search"),
-        "heldout": covered(counts, found.vocabulary, "heldout"),
-        "test": covered(test, found.vocabulary, "all"),
-        **more,
-    }
-
-
-def grid(
-    counts: TokenCounts, test: TokenCounts | None, target: Target, trials: int
-) -> list[dict[str, Any]]:
-    """Search with every weight and least coverage, exactly and as the paper does."""
-    cells = []
-    for alpha in ALPHAS:
-        for floor in FLOORS:
-            how = {"alpha": alpha, "min_coverage": floor, "required": target.required}
-            exact = search_vocabulary(counts, target.latency, **how)
-            tpe = search_vocabulary(
-                counts, target.latency, **how, method="tpe", trials=trials, progress=False
-            )
-            cells.append(
-                {
-                    "alpha": alpha,
-                    "min_coverage": floor,
-                    "exact": figures_of(exact, counts, test),
-                    "tpe": figures_of(tpe, counts, test, distinct=tpe.study["distinct_sizes"]),
-                }
-            )
-    return cells
-
-
-def best(counts: TokenCounts, target: Target) -> Any:
-    """Search with the paper's weight and no least coverage, required ids being part of k."""
-    return search_vocabulary(
-        counts,
-        target.latency,
-        alpha=PAPER_ALPHA,
-        min_coverage=PAPER_FLOOR,
-        required=target.required,
-    )
-
-
-def ways(
-    counts: TokenCounts,
-    test: TokenCounts | None,
-    texts: TextCounts,
-    raw: np.ndarray,
-    general: np.ndarray | None,
-    target: Target,
-) -> dict[str, Any]:
-    """Choose vocabularies as others do, of the same conversations, and judge all alike.
-
-    Args:
-        counts: what the assistant says in this domain.
-        test: the same of its test data.
-        texts: what others count of the same conversations.
-        raw: int64 [V], raw text of all domains.
-        general: int64 [V], what the assistant says in the domain `general`.
-        target: whose ids they are.
-    """
-    found = best(counts, target)
-    chosen = {"vtrim": np.asarray(found.vocabulary.ids)}
-    chosen |= rival_vocabularies(counts.array("search"), found.k, texts, raw, general, target)
-    required = set(target.required)
-    return {
-        name: {
-            "k": int(ids.size),
-            "reduction": target.latency.reduction(int(ids.size)),
-            "required_missing": len(required.difference(ids.tolist())),
-            "heldout": covered(counts, ids, "heldout"),
-            "test": covered(test, ids, "all"),
-        }
-        for name, ids in chosen.items()
-    }
-
-
-def sayable(counted: np.ndarray, target: Target) -> int:
-    """Return how many ids were counted or are required: no vocabulary is larger."""
-    return int(rank_ids(counted, target.required.ids).size)
-
-
-def paper_run(
-    counts: TokenCounts, test: TokenCounts | None, target: Target, trials: int
-) -> dict[str, Any]:
-    """Search as the paper's published run does: no required ids, 50 to 50,000 tokens."""
-    exact = search_vocabulary(
-        counts, target.latency, alpha=PAPER_ALPHA, k_max=50_000, multiple_of=1
-    )
-    tpe = search_vocabulary(counts, target.latency, preset="paper", trials=trials, progress=False)
-    return {
-        "exact": figures_of(exact, counts, test),
-        "tpe": figures_of(tpe, counts, test, distinct=tpe.study["distinct_sizes"]),
-    }
-
-
-def crossed(
-    counts: Mapping[str, TokenCounts], ood: Mapping[str, TokenCounts], target: Target
-) -> dict[str, Any]:
-    """Return what each domain's vocabulary covers of every domain and ood set."""
-    rows: dict[str, Any] = {}
-    for name, own in counts.items():
-        found = best(own, target)
-        on = {other: covered(data, found.vocabulary, "heldout") for other, data in counts.items()}
-        far = {other: covered(data, found.vocabulary, "all") for other, data in ood.items()}
-        rows[name] = {"k": found.k, "domains": on, "ood": far}
-        if ood:
-            tokens = {other: data.total("all") for other, data in ood.items()}
-            share = sum(far[other]["coverage"] * tokens[other] for other in ood)
-            rows[name]["ood_weighted"] = share / sum(tokens.values())
-    return rows
+    counts = assistant_counts(path, name, target, 0.0)
+    return counts if counts.total("all") else None
 
 
 def measure(
@@ -212,18 +90,23 @@ def measure(
     command: str,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Measure one target, or go on; what the same call has finished is only read."""
+    """Measure one target, or go on; what the same call has finished is only read.
+
+    Raises:
+        SystemExit: if a domain has no answers in one of its parts.
+    """
     far = {path.stem: path for path in sorted((data / OOD).glob("*.jsonl"))}
     call = {
+        "format": FORMAT,
         **target.facts,
         "domains": {domain.name: domain.identity for domain in domains},
-        "ood": {name: identity_of(path) for name, path in far.items()},
+        "ood": {name: file_hash(path) for name, path in far.items()},
         "trials": trials,
         "heldout": heldout,
         "alphas": ALPHAS,
         "floors": FLOORS,
     }
-    name = name_of(call)
+    name = digest_of(call)
     if there := measured_already(output, name, say):
         write_report(output, markdown(there))
         return there
@@ -233,14 +116,18 @@ def measure(
     texts: dict[str, TextCounts] = {}
     for domain in domains:
         start = time.perf_counter()
-        counts[domain.name] = assistant_counts(domain.train, domain.name, target, heldout)
-        tests[domain.name] = (
-            None
-            if domain.test is None
-            else assistant_counts(domain.test, domain.name, target, 0.0)
-        )
+        own = assistant_counts(domain.train, domain.name, target, heldout)
+        check_parts(domain, own.total("search"), own.total("heldout"), heldout)
+        counts[domain.name] = own
+        tests[domain.name] = domain.test and all_said(domain.test, domain.name, target)
         texts[domain.name] = text_counts(domain.train, target, heldout)
         say(f"{target.slug}: {domain.name} counted in {time.perf_counter() - start:.0f} s")
+    every = {name: all_said(path, name, target) for name, path in far.items()}
+    sets = {name: one for name, one in every.items() if one is not None}
+    unanswered = [str(far[name]) for name, one in every.items() if one is None]
+    unanswered += [str(one.test) for one in domains if one.test and tests[one.name] is None]
+    if unanswered:
+        say(f"{target.slug}: nobody answers in {', '.join(unanswered)}: left out")
     raw = np.sum([one.raw for one in texts.values()], axis=0)
     general = counts[GENERAL].array("search") if GENERAL in counts else None
     kept = KeptRows.beside(output / FIGURES, call)
@@ -265,9 +152,6 @@ def measure(
         )
         say(f"{target.slug}: {domain.name} searched in {time.perf_counter() - start:.0f} s")
     by_name = {row["domain"]: row for row in kept.rows}
-    sets = {}
-    for set_name, path in far.items():
-        sets[set_name] = assistant_counts(path, set_name, target, 0.0)
     found = {
         "call": name,
         "command": command,
@@ -282,6 +166,7 @@ def measure(
             for domain in domains
         },
         "crossed": crossed(counts, sets, target),
+        "unanswered": unanswered,
     }
     draw_heat_map(found, output / "heat_map.png")
     write_report(output, markdown(found))
@@ -297,9 +182,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parsed(parser, argv, output="examples/evidence/vocabulary")
     if args.trials < 1:
         parser.error(f"--trials must be at least 1, got {args.trials}")
-    command = command_line("bench_vocabulary.py", argv)
+    command = command_line(SCRIPT, argv)
     domains = domains_in(args.data, args.domains)
-    for target, output in targets_of(args):
+    for target, output in targets_of(args, SCRIPT):
         measure(
             target,
             domains,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from vocabulary_runs import batches, identity_of, kept_arrays
+from bench_results import file_hash
+from vocabulary_runs import batches, kept_arrays
 from vocabulary_targets import Target
 
 from vtrim_hf.batch_counting import BatchCounter, CountRules
@@ -53,7 +54,7 @@ class Conversations:
 def read_conversations(path: Path, target: Target, heldout: float) -> Conversations:
     """Count each conversation of a file by itself; kept counts are found again."""
     facts = [
-        identity_of(path),
+        file_hash(path),
         heldout,
         target.facts["tokenizer_hash"],
         target.facts["template_hash"],
@@ -92,7 +93,7 @@ def counted_one_by_one(path: Path, target: Target, heldout: float) -> Conversati
                 held.append(bool(one.batch.conversations[rules.blocks :].any()))
     return Conversations(
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.concatenate(ids),
-        np.concatenate(counts),
+        np.concatenate([np.empty(0, dtype=np.int32), *ids]),
+        np.concatenate([np.empty(0, dtype=np.int32), *counts]),
         np.asarray(held, dtype=bool),
     )

@@ -79,18 +79,27 @@ def beside_the_paper(sets: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "ours": None if one is None else _ours(one, kind),
                 }
             )
-    far = {one["set"]: one for one in sets.values() if one["out_of_distribution"]}
-    for name in dict.fromkeys((*PAPER_FAR_SETS, *far)):
+    far: dict[str, list[Mapping[str, Any]]] = {name: [] for name in PAPER_FAR_SETS}
+    for one in sets.values():
+        if one["out_of_distribution"]:
+            far.setdefault(one["set"], []).append(one)
+    for name, measured in far.items():
         of_paper = name in PAPER_FAR_SETS
-        rows.append(
+        facts = {
+            "paper_k": PAPER_K["general"] if of_paper else None,
+            "paper": [*PAPER_FAR_GAIN] if of_paper else None,
+        }
+        claim = f"out of distribution, {name}: throughput"
+        rows += [
+            # Several drafts may be measured on a set.
             {
-                "claim": f"out of distribution, {name}: throughput",
-                "draft": far[name]["draft"] if name in far else "general",
-                "paper_k": PAPER_K["general"] if of_paper else None,
-                "paper": [*PAPER_FAR_GAIN] if of_paper else None,
-                "ours": _ours(far[name], "") if name in far else None,
+                "claim": f"{claim} (draft `{one['draft']}`)",
+                "draft": one["draft"],
+                **facts,
+                "ours": _ours(one, ""),
             }
-        )
+            for one in measured
+        ] or [{"claim": claim, "draft": "general", **facts, "ours": None}]
     return rows
 
 
@@ -210,7 +219,7 @@ def _one_set(one: Mapping[str, Any], dtype: str) -> list[str]:
     heads += ["out of vocabulary", f"identical in {dtype}"]
     same, number = one["identical_in_float32"]
     lines = [
-        f"{one['prompts']} prompts of {one['data']} ({one['data_sha256']}), "
+        f"{one['prompts']} prompts of {one['data']} ({one['data_sha256'][:16]}), "
         f"{one['prompt_tokens']:.0f} tokens long (median); {one['new_tokens']:,} new tokens by "
         f"the target alone, {one['baseline']}.",
         "",

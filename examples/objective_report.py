@@ -26,10 +26,10 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"# The size of a draft's vocabulary: predicted and measured ({found['domain']})",
         "",
         f"{found['draft']} for {found['target']}: {settings['prompts']} prompts of "
-        f"{found['test_data']} ({found['test_data_sha256'][:16]}), evenly from all over it; greedy, "
-        f"at most {settings['max_new_tokens']} new tokens, n = {settings['draft_length']} for all "
-        f"sizes, no threshold, {settings['dtype']}. All sizes take turns on each prompt; medians "
-        "with 95 % "
+        f"{found['test_data']} ({found['test_data_sha256'][:16]}), evenly from all over it; "
+        f"greedy, at most {settings['max_new_tokens']} new tokens, "
+        f"n = {settings['draft_length']} for all sizes, no threshold, {settings['dtype']}. All "
+        "sizes take turns on each prompt; medians with 95 % "
         f"bootstrap intervals. The target alone ({found['baseline']}): "
         f"{found['plain_tokens_per_second']:.1f} tokens/s. V = {settings['vocab_size']:,}.",
         "",

@@ -168,8 +168,8 @@ def index_of(contents: Mapping[str, Mapping[str, Any]]) -> str:
             "",
             "What `vtrim publish` would write for each, with a place for the namespace. "
             "`python examples/render_hub_cards.py` writes the cards and this table from the "
-            "evidence of the drafts; *How it was made* is a publisher's own text. `own` is what the "
-            "target itself answered to the prompts of the domain.",
+            "evidence of the drafts; *How it was made* is a publisher's own text. `own` is what "
+            "the target itself answered to the prompts of the domain.",
             "",
             *table,
             "",

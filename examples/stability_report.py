@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench_results import table
 from paper_figures import PAPER_BAND, PAPER_FROM, PAPER_WIDTH
-from vocabulary_report import made_by, table, tokens_a_row
+from vocabulary_report import made_by, tokens_a_row
 
 K_WITHIN, COVERAGE_WITHIN = 0.05, 0.005  # a share of k*, and a difference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench_results import machine_lines, table
+from bench_results import PICTURE, machine_lines, table
 from task_questions import TASKS
 
 DTYPES = ("float32", "bfloat16")
@@ -31,6 +31,8 @@ def markdown(found: Mapping[str, Any]) -> str:
             *table(HEADS, [line(n, one, dtype) for n, one in tasks.items() for dtype in DTYPES]),
             "",
             verdict([one["float32"] for one in tasks.values()]),
+            "",
+            f"![Scores alone and with the draft, and acceptance length]({PICTURE})",
             "",
             f"{found['target']} has {parameters / 1e6:,.0f} million parameters. The "
             "scores are its own, on few prompts, and no yardstick of the tasks. Where it can do "
@@ -110,3 +112,39 @@ def note(name: str, one: Mapping[str, Any]) -> str:
         f"tokens, which cut {one['float32']['cut']} answers short. The target alone, in float32: "
         f"{others}. In bfloat16 {len(apart)} texts part, {near} of them at near-ties."
     )
+
+
+def draw(found: Mapping[str, Any]) -> Any:
+    """Draw the scores alone and with the draft, and the acceptance length, by task and dtype."""
+    from matplotlib.figure import Figure
+
+    cells = {
+        f"{name}, {dtype}": (TASKS[name].metric, one[dtype])
+        for name, one in found["tasks"].items()
+        for dtype in DTYPES
+    }
+    figure = Figure(figsize=(9, 1.6 + 0.5 * len(cells)), layout="constrained")
+    scores, lengths = figure.subplots(1, 2, sharey=True)
+    for way, label, shift in (("plain", "alone", -0.12), ("draft", "with the draft", 0.12)):
+        spans = [
+            (part[way][metric], part[way]["low"], part[way]["high"])
+            for metric, part in cells.values()
+        ]
+        # An interval by drawing anew may leave the score itself out.
+        below = [max(0.0, score - low) for score, low, _ in spans]
+        above = [max(0.0, high - score) for score, _, high in spans]
+        values = [score for score, _, _ in spans]
+        heights = [place + shift for place in range(len(cells))]
+        scores.errorbar(values, heights, xerr=[below, above], fmt="o", capsize=2, label=label)
+    taken = [part["acceptance_length"] for _, part in cells.values()]
+    reached = [one["acceptance_length"] if one else 0 for one in taken]
+    lengths.barh(range(len(cells)), reached, height=0.5)
+    scores.set_yticks(range(len(cells)), list(cells))
+    scores.invert_yaxis()
+    scores.set_xlim(-0.02, 1.02)
+    scores.set_xlabel("score and 95 % interval")
+    lengths.set_xlabel("acceptance length")
+    for axes in (scores, lengths):
+        axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vtrim_hf.chat_data import open_chat_data
-from vtrim_hf.decoding_prompts import prepare_prompts
+from vtrim_hf.chat_messages import MalformedRow, Message, content_text
+from vtrim_hf.chat_rendering import ChatRenderer
+from vtrim_hf.chat_rows import Conversation, read_row
 
 SHOT_CHARACTERS = 1500  # of a conversation that is shown
 
@@ -58,8 +60,8 @@ class Questions:
     longer: int
 
 
-def conversations(path: Path) -> Iterator[list[dict[str, str]]]:
-    """Give the conversations of a file that end in an answer.
+def conversations(path: Path) -> Iterator[Conversation]:
+    """Give the conversations of a file that end in an answer of text, whatever shape rows have.
 
     Raises:
         SystemExit: if there is no such file.
@@ -67,20 +69,37 @@ def conversations(path: Path) -> Iterator[list[dict[str, str]]]:
     if not path.is_file():
         raise SystemExit(f"there is no {path}: examples/build_domains.py makes it")
     for row in open_chat_data(str(path)):
-        messages = row.row["messages"] if isinstance(row.row, Mapping) else []
-        if len(messages) > 1 and messages[-1]["role"] == "assistant":
-            yield messages
+        try:
+            found = read_row(row.row)
+        except MalformedRow:
+            continue
+        last = found.messages[-1] if len(found.messages) > 1 else {}
+        if last.get("role") == "assistant" and isinstance(last.get("content"), str):
+            yield found
 
 
-def examples(path: Path, number: int) -> list[dict[str, str]]:
-    """Return the first short conversations whose answer is not empty, one behind the other."""
+def examples(path: Path, number: int) -> list[Message]:
+    """Return the first short conversations whose answer is not empty, one behind the other.
+
+    Those with tools of their own are left out: a prompt has only the tools of its last turn.
+
+    Raises:
+        SystemExit: if there are fewer.
+    """
     short = (
-        messages
-        for messages in conversations(path)
-        if sum(len(message["content"]) for message in messages) <= SHOT_CHARACTERS
-        and messages[-1]["content"].strip() not in ("", "{}", "[]")
+        one.messages
+        for one in conversations(path)
+        if sum(len(content_text(turn.get("content"))) for turn in one.messages) <= SHOT_CHARACTERS
+        and one.messages[-1]["content"].strip() not in ("", "{}", "[]")
+        and not one.tools
     )
-    return list(itertools.chain.from_iterable(itertools.islice(short, number)))
+    found = list(itertools.islice(short, number))
+    if len(found) < number:
+        raise SystemExit(
+            f"{path} holds {len(found)} answered conversations of at most {SHOT_CHARACTERS:,} "
+            f"characters and without tools, asked for {number}: lower --shots"
+        )
+    return list(itertools.chain.from_iterable(found))
 
 
 def read_questions(
@@ -96,25 +115,27 @@ def read_questions(
         longest: tokens of a prompt.
 
     Raises:
-        SystemExit: if there are fewer.
+        SystemExit: if there are fewer prompts or conversations.
+        ValueError: if the tokenizer has no chat template.
     """
     before = examples(folder / "train.jsonl", shots) if shots else []
+    renderer = ChatRenderer(tokenizer)
     prompts: list[list[int]] = []
     answers: list[str] = []
     longer = 0
-    for messages in conversations(folder / "test.jsonl"):
+    for one in conversations(folder / "test.jsonl"):
         if len(prompts) == number:
             break
-        (asked,) = prepare_prompts([[*before, *messages[:-1]]], tokenizer)
-        ids = asked["input_ids"][0].tolist()
-        if len(ids) > longest:
+        asked = Conversation("messages", (*before, *one.messages[:-1]), one.tools)
+        ids = renderer.prompt_ids(asked)
+        if ids.size > longest:
             longer += 1
             continue
-        prompts.append(ids)
-        answers.append(messages[-1]["content"])
+        prompts.append(ids.tolist())
+        answers.append(one.messages[-1]["content"])
     if len(prompts) < number:
         raise SystemExit(
             f"{folder / 'test.jsonl'} holds {len(prompts)} prompts of at most {longest:,} tokens, "
-            f"asked for {number}"
+            f"asked for {number}: lower --prompts or raise --max-prompt-tokens"
         )
     return Questions(prompts, answers, longer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_parts import named_drafts
+from bench_parts import named_drafts, rows_of
 from vllm_report import FULL, TRIMMED
 
 from vtrim_hf.chat_data import open_chat_data
@@ -63,6 +63,21 @@ def domains_of(drafts: Sequence[str], data: Sequence[str]) -> list[Domain]:
     return found
 
 
+def check_trimmed(domains: Sequence[Domain], target: NamedModel) -> None:
+    """Raise unless every draft is trimmed; only configs are read.
+
+    Raises:
+        SystemExit: for a draft that has every row already, or is none for this target.
+    """
+    for domain in domains:
+        rows = rows_of(domain.draft, target)
+        if rows == target.vocab_size:
+            raise SystemExit(
+                f"{domain.draft} has every row already ({rows:,}), and the two ways with a draft "
+                "would be one: give a trimmed draft"
+            )
+
+
 def prompts_of(
     domain: Domain, tokenizer: Any, number: int, longest: int
 ) -> tuple[list[list[int]], list[int]]:
@@ -99,17 +114,11 @@ def prompts_of(
 
 
 def prepare(domain: Domain, target: NamedModel, dtype: str, folder: Path) -> dict[str, int]:
-    """Export a draft as it is and with every row; return the rows of both.
-
-    Raises:
-        SystemExit: if it has every row already.
-    """
+    """Export a draft as it is and with every row; return the rows of both."""
     rows = {}
     for way, draft in ((TRIMMED, domain.draft), (FULL, ExtendedDraft(domain.draft, target))):
         model = draft.model(dtype)
         rows[way] = int(model.config.draft_vocab_size)
-        if way == TRIMMED and rows[way] == target.vocab_size:
-            raise SystemExit(f"{domain.draft} has every row already: give a trimmed draft")
         export_draft(model, "eagle", folder / way, dtype=dtype)
     domain.draft.release()
     target.release()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -99,17 +100,18 @@ class Engine:
 
     def close(self) -> None:
         """Let the engine go, by force if it stays."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
         try:
-            self._process.wait(GOODBYE)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(GOODBYE)
+        finally:
+            # Also where this is interrupted, as by the end of the time.
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
 
     def _last_words(self) -> str:
         text = self._log.read_text(encoding="utf-8", errors="replace")
@@ -144,8 +146,9 @@ class Engines:
     def keep(self, wanted: Sequence[Mapping[str, Any]]) -> None:
         """Let those go that are not among the wanted."""
         names = [json.dumps(one, sort_keys=True) for one in wanted]
-        for name in [name for name in self.running if name not in names]:
-            self.running.pop(name).close()
+        with ExitStack() as going:  # all of them, though one is interrupted
+            for name in [name for name in self.running if name not in names]:
+                going.callback(self.running.pop(name).close)
 
     def answer(self, asked: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the engine for answers while the others rest."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench_results import table, where_lines
-
-from vtrim_hf.vocabulary import write_atomically
+from bench_results import PICTURE, spread, table, where_lines
 
 PLAIN, TRIMMED, FULL = WAYS = ("plain", "trimmed", "full")
 WORDS = {PLAIN: "vLLM alone", TRIMMED: "the draft", FULL: "the draft with every row (`extend`)"}
@@ -71,9 +67,9 @@ def cell_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def spread(found: Mapping[str, Any]) -> str:
-    """Return a ratio with the lowest and the highest of a round."""
-    return f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+def ratio_line(found: Mapping[str, Any]) -> str:
+    """Write a ratio with the lowest and the highest of a round."""
+    return spread({**found, "median": found["ratio"]})
 
 
 def domain_rows(name: str, one: Mapping[str, Any], at_once: str, prompts: int) -> list[list[str]]:
@@ -93,7 +89,7 @@ def domain_rows(name: str, one: Mapping[str, Any], at_once: str, prompts: int) -
         rows.append(
             [
                 *found,
-                spread(cell["over_plain"][way]),
+                ratio_line(cell["over_plain"][way]),
                 f"{taken['length']:.2f}",
                 " ".join(f"{share:.3f}" for share in taken["by_position"]),
                 f"{cell['same_texts'][way]} of {prompts}",
@@ -144,7 +140,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "",
         *dict.fromkeys(f"    {one['command']}" for one in domains.values()),
         "",
-        "![Speed over vLLM alone, and what was accepted](report.png)",
+        f"![Speed over vLLM alone, and what was accepted]({PICTURE})",
     ]
     heads = ["domain", "", "head rows", "tokens/s", "over vLLM alone", "acceptance length"]
     heads += ["accepted by position", "texts as without a draft"]
@@ -158,7 +154,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         lines += table(heads, rows)
         lines += ["", "The draft's speed over that of the same draft with every row:", ""]
         lines += [
-            f"- {name}: {spread(one['cells'][at_once]['trimmed_over_full'])}"
+            f"- {name}: {ratio_line(one['cells'][at_once]['trimmed_over_full'])}"
             for name, one in domains.items()
         ]
     lines += [
@@ -175,17 +171,13 @@ def markdown(found: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(found: Mapping[str, Any]) -> Any:
     """Draw the speed over vLLM alone, and what was accepted by position."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     domains, every = found["domains"], list(map(str, found["settings"]["concurrency"]))
-    figure, axes = pyplot.subplots(
-        1, len(every) + 1, figsize=(4.5 * (len(every) + 1), 4), layout="constrained"
-    )
+    figure = Figure(figsize=(4.5 * (len(every) + 1), 4), layout="constrained")
+    axes = figure.subplots(1, len(every) + 1)
     for place, at_once in zip(axes, every, strict=False):
         for shift, way in ((-0.2, FULL), (0.2, TRIMMED)):
             ratios = [one["cells"][at_once]["over_plain"][way] for one in domains.values()]
@@ -221,7 +213,4 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     axes[-1].legend(fontsize=7)
     for place in axes:
         place.grid(alpha=0.3)
-    stream = io.BytesIO()
-    figure.savefig(stream, dpi=130, format="png", metadata={"Software": None})
-    pyplot.close(figure)
-    write_atomically(path, stream.getvalue())
+    return figure

@@ -37,10 +37,12 @@ def draw_heat_map(found: Mapping[str, Any], path: Path) -> None:
     pyplot = drawing()
     rows = found["crossed"]
     ood = list(next(iter(rows.values()))["ood"])
-    columns = [*rows, *ood]
+    # A set may be called like a domain.
+    columns = [*rows, *(f"ood: {name}" for name in ood)]
     values = np.array(
         [
-            [(row["domains"].get(name) or row["ood"].get(name))["coverage"] for name in columns]
+            [row["domains"][name]["coverage"] for name in rows]
+            + [row["ood"][name]["coverage"] for name in ood]
             for row in rows.values()
         ]
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from bench_results import table
 from paper_figures import PAPER_ALPHA, PAPER_FLOOR, PAPER_K, PAPER_OOD, PAPER_WIDTH
 from vocabulary_rivals import WAYS
 from vocabulary_runs import GENERAL
@@ -24,6 +25,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "nothing; *test*: test.jsonl, in some domains other data.",
         "",
         *made_by(found),
+        *left_out(found.get("unanswered", ())),
         *chosen(found),
         *as_published(found),
         *every_setting(found["domains"]),
@@ -38,6 +40,13 @@ def made_by(found: Mapping[str, Any]) -> list[str]:
     """Tell the data, the versions and the command."""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return [f"Data: {found['data']}; {versions}", "", f"    {found['command']}", ""]
+
+
+def left_out(unanswered: Sequence[str]) -> list[str]:
+    """Tell the files of tests and ood sets that could judge nothing."""
+    if not unanswered:
+        return []
+    return [f"Left out, for nobody answers in them: {', '.join(unanswered)}.", ""]
 
 
 def chosen(found: Mapping[str, Any]) -> list[str]:
@@ -67,7 +76,8 @@ def chosen(found: Mapping[str, Any]) -> list[str]:
         "",
         "With weight 0.5 an id pays for its row if it is more than one token in "
         f"{tokens_a_row(found['facts']['latency']):,.0f}: where fewer were counted, k* is every "
-        "id that was seen, and more data would add ids.",
+        "id that was seen. More data adds ids up to so many tokens; beyond, ids that stay rare "
+        "drop out again.",
         "",
     ]
 
@@ -202,11 +212,6 @@ def percent(found: Mapping[str, Any] | None, interval: bool = True) -> str:
         return ""
     text = f"{found['coverage']:.2%}"
     return text + (f" ({found['low']:.2%} to {found['high']:.2%})" if interval else "")
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table, line by line."""
-    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
 
 
 def tokens_a_row(latency: Mapping[str, Any]) -> float:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from vocabulary_runs import batches, identity_of, kept_arrays
+from bench_results import file_hash
+from vocabulary_runs import batches, kept_arrays
 from vocabulary_targets import Target
 
 from vtrim_hf.batch_counting import CountRules
 from vtrim_hf.chat_data import open_chat_data
-from vtrim_hf.chat_messages import MalformedRow
+from vtrim_hf.chat_messages import MalformedRow, content_text
+from vtrim_hf.chat_rendering import ChatRenderer
 from vtrim_hf.chat_rows import read_row
 from vtrim_hf.vocabulary import rank_ids
 
@@ -45,7 +47,7 @@ class TextCounts:
 def text_counts(path: Path, target: Target, heldout: float) -> TextCounts:
     """Count whole conversations of the search part; kept counts are found again."""
     facts = [
-        identity_of(path),
+        file_hash(path),
         heldout,
         target.vocab_size,  # of one tokenizer there are several widths
         target.facts["tokenizer_hash"],
@@ -66,20 +68,24 @@ def text_counts(path: Path, target: Target, heldout: float) -> TextCounts:
 
 
 def search_texts(path: Path, target: Target, heldout: float) -> Iterator[tuple[str, str]]:
-    """Give each conversation of the search part: as the template renders it, and its texts."""
+    """Give each conversation of the search part: as the template renders it, and its texts.
+
+    They are those that are counted: the package reads and renders them here, too.
+    """
     rules = CountRules(vocab_size=target.vocab_size, heldout=heldout)
+    renderer = ChatRenderer(target.tokenizer)
     for row in open_chat_data(str(path)):
         try:
             conversation = read_row(row.row)
+            if rules.place(conversation.digest()) >= rules.blocks or not conversation.has_answer:
+                continue
+            # The first text is the whole conversation; rows of bare ids have none.
+            rendered = renderer.render(conversation) if conversation.messages else ()
         except MalformedRow:
             continue
-        if rules.place(conversation.digest()) >= rules.blocks or not conversation.has_answer:
-            continue
-        messages = [dict(message) for message in conversation.messages]
-        whole = target.tokenizer.apply_chat_template(
-            messages, tools=conversation.tools, tokenize=False
-        )
-        yield whole, "\n".join(message["content"] or "" for message in messages)
+        if rendered:
+            texts = [content_text(message.get("content")) for message in conversation.messages]
+            yield rendered[0].text, "\n".join(texts)
 
 
 def first(counted: np.ndarray, k: int, forced: Sequence[int] = ()) -> np.ndarray:

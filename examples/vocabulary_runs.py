@@ -7,55 +7,71 @@ import hashlib
 import importlib.metadata
 import io
 import json
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vocabulary_targets import Target
+from bench_results import FIGURES, REPORT, data_folder, file_hash
+from vocabulary_targets import Target, slug_of
 
+from vtrim_hf.chat_data import open_chat_data
+from vtrim_hf.chat_messages import MalformedRow
+from vtrim_hf.chat_rows import read_row
 from vtrim_hf.embedded_models import cache_folder
 from vtrim_hf.vocabulary import write_atomically
 
-GENERAL, ALL = "general", "all domains"
-FIGURES, REPORT = "figures.json", "report.md"
+GENERAL, ALL, OOD = "general", "all domains", "ood"
+WAY_OUT = "put some in, or leave the domain out with --domains"
+KEPT_FORMAT = 1  # raise it when what is kept would be counted otherwise
 
 
 def parsed(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, output: str
 ) -> argparse.Namespace:
     """Add the arguments that the benchmarks share, `output` being the default one; read all."""
-    parser.add_argument("--data", type=Path, required=True, help="folder of domains")
+    parser.add_argument("--data", type=data_folder, required=True, help="folder or Hub id")
     parser.add_argument(
-        "--target", action="append", required=True, help="smollm2, llama3, folder or Hub id"
+        "--target", action="append", help="smollm2 (the default), llama3, folder or Hub id"
     )
     parser.add_argument("--layer-of", help="model whose config counts; for tokenizers alone")
     parser.add_argument("--domains", nargs="+", help="only these")
     parser.add_argument("--heldout", type=float, default=0.2, help="share of train.jsonl")
     parser.add_argument("--output", type=Path, default=Path(output), help="a folder a target")
     args = parser.parse_args(argv)
+    args.target = args.target or ["smollm2"]
     if not 0 < args.heldout < 1:
         parser.error(f"--heldout must lie between 0 and 1, got {args.heldout}")
-    slugs = [Target(name).slug for name in args.target if name != "llama3"]
-    if len(set(slugs)) < len(slugs):
+    if len({slug_of(name) for name in args.target}) < len(args.target):
         parser.error(f"targets must have different names, got {', '.join(args.target)}")
     return args
 
 
-def command_line(script: str, argv: Sequence[str] | None) -> str:
-    """Return what a report says it was made by."""
-    words = sys.argv[1:] if argv is None else argv
-    return shlex.join(["python", f"examples/{script}", *words])
+def targets_of(args: argparse.Namespace, script: str) -> Iterator[tuple[Target, Path]]:
+    """Give each target and the folder of its results, one after the other.
+
+    Raises:
+        SystemExit: if one of these folders holds figures of another target or script.
+    """
+    outputs = {name: args.output / slug_of(name) for name in args.target}
+    for name, output in outputs.items():
+        _refuse_others(name, script, output / FIGURES)
+    for name, output in outputs.items():
+        yield Target(name, args.layer_of), output
 
 
-def targets_of(args: argparse.Namespace) -> Iterator[tuple[Target, Path]]:
-    """Give each target and the folder of its results, one after the other."""
-    for name in args.target:
-        target = Target(name, args.layer_of)
-        yield target, args.output / target.slug
+def _refuse_others(name: str, script: str, figures: Path) -> None:
+    """Let nothing be written over the figures of a target whose short name is the same."""
+    if not figures.is_file():
+        return
+    there = json.loads(figures.read_text("utf-8"))
+    held = there["facts"]["target"]
+    if held != name or f"examples/{script}" not in there["command"]:
+        raise SystemExit(
+            f"{figures} must be of the target {name} and of {script} to be written anew, and is "
+            f"of {held}, by `{there['command']}`: name another --output, or delete that file"
+        )
 
 
 def versions() -> dict[str, str]:
@@ -78,20 +94,15 @@ class Domain:
     @property
     def identity(self) -> list[str | None]:
         """What tells its content apart."""
-        return [None if p is None else identity_of(p) for p in (self.train, self.test)]
-
-
-def identity_of(path: Path) -> str:
-    """Return what tells a file's content apart."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return [None if p is None else file_hash(p) for p in (self.train, self.test)]
 
 
 def domains_in(data: Path, only: Sequence[str] | None = None) -> list[Domain]:
     """List the domains of a folder.
 
     Raises:
-        SystemExit: if there is none, or one that was asked for is not there.
+        SystemExit: if there is none, one that was asked for is not there, nobody answers in one,
+            or one has the name of all of them together.
     """
     found = [
         Domain(
@@ -100,6 +111,7 @@ def domains_in(data: Path, only: Sequence[str] | None = None) -> list[Domain]:
             test if (test := train.with_name("test.jsonl")).is_file() else None,
         )
         for train in sorted(data.glob("*/train.jsonl"))
+        if train.parent.name != OOD
     ]
     names = [domain.name for domain in found]
     if not found:
@@ -108,7 +120,44 @@ def domains_in(data: Path, only: Sequence[str] | None = None) -> list[Domain]:
         )
     if unknown := [name for name in only or () if name not in names]:
         raise SystemExit(f"{data} holds the domains {', '.join(names)}, and no {unknown[0]!r}")
-    return [domain for domain in found if not only or domain.name in only]
+    chosen = [domain for domain in found if not only or domain.name in only]
+    for domain in chosen:
+        if domain.name == ALL:
+            raise SystemExit(f"{domain.train.parent} must have another name: {ALL!r} is taken")
+        if not has_answers(domain.train):
+            raise SystemExit(f"{domain.train} must hold answers, and holds none: {WAY_OUT}")
+    return chosen
+
+
+def has_answers(path: Path) -> bool:
+    """Whether an assistant says anything in a file of chat data."""
+    for row in open_chat_data(str(path)):
+        try:
+            if read_row(row.row).has_answer:
+                return True
+        except MalformedRow:
+            continue
+    return False
+
+
+def check_parts(domain: Domain, search: int, held: int, heldout: float) -> None:
+    """Refuse a domain that has nothing to choose from, or nothing to judge by.
+
+    Args:
+        domain: the domain.
+        search: tokens of its search part.
+        held: tokens of its held-out part.
+        heldout: the share that was held out.
+
+    Raises:
+        SystemExit: naming the part and the file.
+    """
+    for part, tokens in (("search", search), ("held-out", held)):
+        if not tokens:
+            raise SystemExit(
+                f"the {part} part of {domain.train} must hold answers, and with --heldout "
+                f"{heldout:g} holds none: name another share, or {WAY_OUT}"
+            )
 
 
 # --- counts that are kept --------------------------------------------------------------------
@@ -118,7 +167,7 @@ def kept_arrays(
     kind: str, facts: Sequence[Any], make: Callable[[], Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Return the arrays that were made of the same facts before; else make and keep them."""
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(json.dumps([KEPT_FORMAT, *facts]).encode()).hexdigest()[:24]
     kept = cache_folder() / "counts" / f"{kind}-{digest}.npz"
     if kept.is_file():
         with np.load(kept) as arrays:
@@ -146,11 +195,6 @@ def batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
 # --- results ---------------------------------------------------------------------------------
 
 
-def name_of(call: Mapping[str, Any]) -> str:
-    """Return what tells apart two calls that measure different things."""
-    return hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()
-
-
 def measured_already(output: Path, name: str, say: Callable[[str], None]) -> dict[str, Any] | None:
     """Return the figures of a folder if the same call made them."""
     figures = output / FIGURES
@@ -166,8 +210,3 @@ def measured_already(output: Path, name: str, say: Callable[[str], None]) -> dic
 def write_report(output: Path, report: str) -> None:
     """Write what people read."""
     write_atomically(output / REPORT, report.encode())
-
-
-def write_figures(output: Path, found: Mapping[str, Any]) -> None:
-    """Write the figures: last of all, for they say that all is there."""
-    write_atomically(output / FIGURES, (json.dumps(found, indent=1) + "\n").encode())

@@ -15,6 +15,11 @@ from vtrim_hf.named_models import NamedModel
 from vtrim_hf.vocabulary import tokenizer_fingerprint
 
 
+def slug_of(name: str) -> str:
+    """Return a target's short name, for a folder; different targets may have the same."""
+    return re.sub(r"[^a-z0-9._-]+", "-", Path(name).name.lower())
+
+
 class Target:
     """A target's tokenizer, and what a draft for it costs.
 
@@ -31,7 +36,7 @@ class Target:
     @property
     def slug(self) -> str:
         """A short name for a folder."""
-        return re.sub(r"[^a-z0-9._-]+", "-", Path(self.name).name.lower())
+        return slug_of(self.name)
 
     @property
     def tokenizer(self) -> Any:

@@ -62,6 +62,14 @@ def is_plain(messages: Sequence[Message]) -> bool:
     )
 
 
+def content_text(content: object) -> str:
+    """Return a message's text, or the texts of its parts put together; "" if it has none."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    texts = (part.get("text") for part in content)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def _message(value: object, where: str) -> Message:
     if not isinstance(value, Mapping):
         raise MalformedRow(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from .chat_messages import MalformedRow, Message
+from .chat_messages import MalformedRow, Message, content_text
 from .template_runner import Spans, TemplateRunner
 
 _GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -97,8 +97,7 @@ class ChatTemplate:
         for message in messages:
             content = message.get("content")
             if self._reads_text and isinstance(content, list):
-                texts = (part.get("text") for part in content)
-                message = {**message, "content": "".join(t for t in texts if isinstance(t, str))}
+                message = {**message, "content": content_text(content)}
             elif self._reads_parts and isinstance(content, str):
                 message = {**message, "content": [{"type": "text", "text": content}]}
             fitted.append(message)

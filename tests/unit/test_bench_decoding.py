@@ -179,6 +179,46 @@ def test_without_any_of_our_own_the_paper_still_has_a_column_for_them(bench: Any
     assert (extra["paper"], extra["paper_k"]) == (None, None)
 
 
+def test_each_draft_has_a_row_of_its_own_on_a_set_outside(bench: Any) -> None:
+    """Drafts of two runs in one folder: neither stands for the other."""
+    sets = {
+        f"{draft}_on_gsm8k": {
+            "draft": draft,
+            "set": "gsm8k",
+            "out_of_distribution": True,
+            "ways": {
+                "trimmed": {"head_rows": rows},
+                "full": {"trimmed_over": {"median": 1 + rows / 100, "low": 1.0, "high": 2.0}},
+            },
+        }
+        for draft, rows in (("general", 5), ("sql", 7))
+    }
+    rows = [row for row in bench.beside_the_paper(sets) if "gsm8k" in row["claim"]]
+    assert [(row["draft"], row["ours"]["trimmed"]["k"]) for row in rows] == [
+        ("general", 5),
+        ("sql", 7),
+    ]
+    report = importlib.import_module("decoding_report")
+    lines = report._claims({"beside_the_paper": rows})
+    for line, (draft, k) in zip(lines[2:], (("general", 5), ("sql", 7)), strict=True):
+        assert f"gsm8k: throughput (draft `{draft}`) | " in line
+        assert f"`trimmed`, k = {k} | +{k}.0 %" in line
+
+
+def test_the_committed_figures_give_a_report(bench: Any) -> None:
+    folder = EXAMPLES / "evidence/decoding"
+    text = bench.markdown(figures(folder))
+    for name, one in figures(folder)["sets"].items():
+        assert f"## {name}\n" in text
+        assert f"{one['data']} ({one['data_sha256'][:16]}), " in text
+
+
+def test_a_file_is_named_by_all_of_its_hash(bench: Any, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert bench.file_hash(tmp_path / "a") == expected
+
+
 def test_a_lookup_has_no_acceptance_length(bench: Any) -> None:
     """Rounds that found nothing count: 5 tokens in 4 forwards of which one read the prompt."""
 
@@ -428,6 +468,14 @@ def test_numbers_below_one_are_refused(
 def test_out_of_distribution_sets_must_be_there(bench: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "general").mkdir()
     with pytest.raises(SystemExit, match=r"build_domains\.py DATA --only ood writes them"):
+        bench.cases_of(["general"], "general", tmp_path)
+
+
+def test_a_set_outside_is_not_named_like_the_draft_itself(bench: Any, tmp_path: Path) -> None:
+    for place in ("general/test.jsonl", "ood/general.jsonl"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).touch()
+    with pytest.raises(SystemExit, match=r"ood/general\.jsonl must not be named .*: rename"):
         bench.cases_of(["general"], "general", tmp_path)
 
 

@@ -170,6 +170,34 @@ def test_what_is_finished_is_not_done_again(
     assert (tmp_path / "target/figures.json").read_bytes() == first
 
 
+def test_rows_of_an_older_format_are_not_gone_on_with(
+    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = bench.drawn
+
+    def counted(conversations: Any, size: int, *rest: Any) -> Any:
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        asked.append(size)
+        return real(conversations, size, *rest)
+
+    monkeypatch.setattr(bench, "drawn", counted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(words(folder, tmp_path))
+    asked[:] = []
+    monkeypatch.setattr(bench, "FORMAT", bench.FORMAT + 1)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(words(folder, tmp_path))
+    assert asked == [5, 5, 5, 10]
+
+
+def test_a_figure_that_is_no_number_is_not_written(bench: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        bench.write_figures(tmp_path, {"coverage": float("nan")})
+    assert not [*tmp_path.iterdir()]
+
+
 def test_refusals(bench: Any, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as raised:
         bench.main(words(folder, tmp_path, "--resamples", "0"))

@@ -109,8 +109,14 @@ def test_it_scores_and_writes(
     assert all(one["id"] % 2 and one["text"] for one in covered["most_missed"])
     machines = found["tasks"]["math"]["machines"]
     assert [machine["versions"]["torch"] for machine in machines] == [version("torch")]
-    assert {path.name for path in output.iterdir()} == {"figures.json", "report.md", "work"}
+    assert {path.name for path in output.iterdir()} == {
+        "figures.json",
+        "report.md",
+        "report.png",
+        "work",
+    }
     assert not list(output.glob("work/*.rows.jsonl"))
+    assert (output / "report.png").read_bytes().startswith(b"\x89PNG")
     text = (output / "report.md").read_text(encoding="utf-8")
     assert text in capsys.readouterr().out
     for said in (
@@ -122,6 +128,7 @@ def test_it_scores_and_writes(
         "unreadable 2 of 2",
         "    python examples/bench_task_quality.py --target ",
         ", evaluate ",
+        "(report.png)",
     ):
         assert said in text, said
 
@@ -167,6 +174,42 @@ def test_a_killed_run_goes_on_and_tasks_come_together(
     assert (tmp_path / "figures.json").read_bytes() == there
     with pytest.raises(SystemExit, match=r"0 minutes are over .*: the same command goes on"):
         bench.main(words(folder, tmp_path, "--minutes", "0"))
+
+
+def test_rows_stay_until_the_figures_are_written(
+    bench: Any, answers: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    only = words(folder, tmp_path, "--tasks", "math")
+    with monkeypatch.context() as patched:
+        patched.setattr(bench, "write_results", killed)
+        with pytest.raises(KeyboardInterrupt):
+            bench.main(only)
+    assert len(list(tmp_path.glob("work/*.rows.jsonl"))) == 2
+    monkeypatch.setattr(answers.DecodingRuns, "call", killed)  # nothing is answered again
+    bench.main(only)
+    assert (tmp_path / "figures.json").is_file()
+    assert not list(tmp_path.glob("work/*.rows.jsonl"))
+
+
+def test_the_drawing_shows_every_score_and_length(bench: Any) -> None:
+    def part(alone: float, drafted: float, length: float | None) -> dict[str, Any]:
+        scores = {
+            way: {"number_match": score, "low": score - 0.1, "high": score + 0.1}
+            for way, score in (("plain", alone), ("draft", drafted))
+        }
+        taken = None if length is None else {"acceptance_length": length}
+        return {**scores, "acceptance_length": taken}
+
+    one = {"float32": part(0.5, 0.5, 1.5), "bfloat16": part(0.4, 0.3, None)}
+    scores, lengths = bench.draw({"tasks": {"math": one}}).axes
+    drawn = [[*line[0].get_xdata()] for line in scores.containers]
+    assert drawn == [[0.5, 0.4], [0.5, 0.3]]
+    assert [bar.get_width() for bar in lengths.patches] == [1.5, 0]
+    names = [label.get_text() for label in scores.get_yticklabels()]
+    assert names == ["math, float32", "math, bfloat16"]
 
 
 def test_a_changed_text_is_found(
@@ -223,7 +266,7 @@ def test_prompts_begin_with_short_answered_conversations(
     asked: Any, folder: Path, byte_tokenizer: Any
 ) -> None:
     train = folder / "data" / "ner" / "train.jsonl"  # a long one, one of Ada, one without entity
-    assert [turn["content"] for turn in asked.examples(train, 2)] == list(ROWS["ner"][0])
+    assert [turn["content"] for turn in asked.examples(train, 1)] == list(ROWS["ner"][0])
     data = folder / "data" / "math"
     found = asked.read_questions(data, byte_tokenizer, 3, shots=1, longest=400)
     assert found.answers == [answer for _, answer in ROWS["math"]]
@@ -238,17 +281,68 @@ def test_prompts_begin_with_short_answered_conversations(
         asked.read_questions(folder, byte_tokenizer, 1, shots=0, longest=400)
 
 
+def test_fewer_conversations_than_shots_are_refused(
+    asked: Any, folder: Path, byte_tokenizer: Any
+) -> None:
+    with pytest.raises(
+        SystemExit, match=r"train.jsonl holds 1 answered .* asked for 2: lower --shots"
+    ):
+        asked.read_questions(folder / "data" / "ner", byte_tokenizer, 1, shots=2, longest=400)
+
+
+def test_rows_are_read_in_every_shape(asked: Any, tmp_path: Path, byte_tokenizer: Any) -> None:
+    turns = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "Ada"}]
+    said = [{"from": "human", "value": "who?"}, {"from": "gpt", "value": "Ada"}]
+    called = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    rows = [
+        {"messages": turns},
+        {"vtrim_record": 1},
+        {"conversations": said},
+        {"messages": [turns[0], called]},  # has no answer of text
+        {"prompt": "who?", "completion": "Ada"},
+        {"messages": turns[:1]},
+        {"instruction": "who?", "output": "Ada"},
+    ]
+    for name in ("train", "test"):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    found = asked.read_questions(tmp_path, byte_tokenizer, 4, shots=4, longest=4000)
+    assert found.answers == ["Ada"] * 4
+    assert found.prompts == [found.prompts[0]] * 4
+    assert byte_tokenizer.decode(found.prompts[0]).count("who?") == 5
+    # As the tokenizer itself renders it.
+    bare = asked.read_questions(tmp_path, byte_tokenizer, 1, shots=0, longest=4000)
+    rendered = byte_tokenizer.apply_chat_template(turns[:1], add_generation_prompt=True)
+    assert bare.prompts == [list(rendered["input_ids"])]
+
+
 def test_drafts_by_task(bench: Any) -> None:
     assert bench.named(["a", "ner=b"], ["math", "ner"]) == {"math": "a", "ner": "b"}
     assert bench.named(["ner=b"], ["ner"]) == {"ner": "b"}
-    assert bench.named(["sql=b"], ["ner"]) == {"ner": "sql=b"}  # a folder may be called so
     with pytest.raises(ValueError, match="math has no draft: give --draft math=DRAFT"):
         bench.named(["ner=b"], ["ner", "math"])
     # Tasks that have a draft are measured, where none is named.
     assert bench.named(["ner=b", "math=c"], None) == {"math": "c", "ner": "b"}
     assert list(bench.named(["a"], None)) == ["math", "ner", "function_calling"]
+    assert bench.named(["ner=runs/k=8"], None) == {"ner": "runs/k=8"}
     call = ["--data", "d", "--draft", "ner=b"]
     assert bench.parsed(call).tasks == [*bench.parsed(call).new_tokens] == ["ner"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a", "b"], "two drafts for all tasks, a and b: .* give TASK=DRAFT"),
+        (["ner=a", "ner=b"], "two drafts for ner, a and b"),
+        (["sql=b"], "sql=b names no task, which are math, ner, function_calling: .* math=sql=b"),
+        (["a", "nre=b"], "nre=b names no task"),
+        (["runs/k=8"], "if runs/k=8 is the place of a draft, give it so: math=runs/k=8"),
+        (["a", "ner="], "ner= names no draft"),
+    ],
+)
+def test_drafts_that_could_be_misread_are_refused(bench: Any, words: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        bench.named(words, None)
 
 
 @pytest.mark.parametrize(

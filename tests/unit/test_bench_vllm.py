@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KEPT = range(0, 300, 2)
 # Says the same tokens again and again; a draft of few rows has more accepted than one of all.
 VLLM = """
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +49,8 @@ class LLM:
 
     def generate(self, prompts, params, use_tqdm):
         note(["asked", len(prompts), params.max_tokens, self.rows])
+        if params.max_tokens == 99:
+            time.sleep(600)
         self.drafts += 2 * len(prompts)
         return [
             SimpleNamespace(outputs=[SimpleNamespace(token_ids=[7] * params.max_tokens)])
@@ -266,6 +270,46 @@ def test_it_ends_in_time(bench: Any, folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "notes").exists()
 
 
+def test_engines_that_hang_are_ended_in_time(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, results = sys.modules["vllm_engine"], sys.modules["bench_results"]
+    started: list[Any] = []
+
+    class Noted(subprocess.Popen):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    monkeypatch.setattr(results, "AGAIN", 0.3)
+    engines = engine.Engines(sys.executable, tmp_path / "logs")
+    one = {"target": "t", "dtype": "float32", "at_once": 1, "longest": 9}
+
+    def ask() -> None:
+        with results.ended_after(0.05), engines:
+            assert engines.answer(one, {"prompts": [[1]], "new": 2})["said"] == [[7, 7]]
+            engines.answer({**one, "at_once": 2}, {"prompts": [[1]], "new": 99})
+
+    start = time.monotonic()
+    with pytest.raises(SystemExit, match=r"minutes are over .*: the same command goes on"):
+        ask()
+    assert time.monotonic() - start < engine.GOODBYE
+    assert started
+    assert all(process.returncode is not None for process in started)
+    assert engines.running == {}
+
+
+def test_a_draft_of_every_row_is_refused_before_anything_is_measured(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    more = ["--draft", f"wide={folder}/wide", "--data", f"wide={folder}/other.jsonl"]
+    with pytest.raises(SystemExit, match=r"wide has every row already \(300\)"):
+        bench.main(words(folder, tmp_path / "out", *more))
+    assert not (tmp_path / "notes").exists()
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_engine_that_ends_is_told_with_its_last_words(
     bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,13 +337,11 @@ def test_a_python_without_vllm_is_told(
         (["--draft", "law=x"], "no --data holds law/test.jsonl"),
         (["--prompts", "9"], "holds 4 prompts of at most 1024 tokens, asked for 9"),
         (["--max-prompt-tokens", "1"], "holds 0 prompts of at most 1 tokens"),
-        (["--draft", "wide={folder}/wide", "--data", "wide={folder}/other.jsonl"], "every row"),
     ],
 )
 def test_refusals(bench: Any, folder: Path, tmp_path: Path, more: list[str], said: str) -> None:
-    given = [word.format(folder=folder) for word in more]
     with pytest.raises(SystemExit, match=said):
-        bench.main(words(folder, tmp_path / "out", *given))
+        bench.main(words(folder, tmp_path / "out", *more))
 
 
 @pytest.mark.parametrize("more", [["--rounds", "0"], ["--concurrency", "0"]])

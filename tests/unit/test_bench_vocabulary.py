@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -31,8 +32,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "ALPHAS", (0.5, 0.9))
-    monkeypatch.setattr(module, "FLOORS", (0.0, 0.95))
+    for place in (module, importlib.import_module("vocabulary_figures")):
+        monkeypatch.setattr(place, "ALPHAS", (0.5, 0.9))
+        monkeypatch.setattr(place, "FLOORS", (0.0, 0.95))
     return module
 
 
@@ -189,6 +191,114 @@ def test_what_is_finished_is_not_done_again(
         "heat_map.png",
         "report.md",
     ]
+
+
+def test_rows_of_an_older_format_are_not_gone_on_with(
+    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    real = bench.grid
+
+    def killed(counts: Any, *rest: Any) -> Any:
+        if searched == ["general"]:
+            raise KeyboardInterrupt
+        searched.extend(counts.domains)
+        return real(counts, *rest)
+
+    monkeypatch.setattr(bench, "grid", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(words(folder, tmp_path))
+    searched[:] = []
+    monkeypatch.setattr(bench, "FORMAT", bench.FORMAT + 1)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(words(folder, tmp_path))
+    assert searched == ["general"]
+
+
+def test_sets_called_like_a_domain_or_without_answers(
+    bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of prompts alone do for bench_decoding.py; here they are left out, and it is said."""
+    data = tmp_path / "data"
+    for name in ("sql", "general"):
+        (data / name).mkdir(parents=True)
+        rows = (folder / "data" / name / "train.jsonl").read_bytes()
+        (data / name / "train.jsonl").write_bytes(rows)
+    asked = json.dumps({"messages": [{"role": "user", "content": "only asked"}]}) + "\n"
+    (data / "ood").mkdir()
+    (data / "ood/asked.jsonl").write_text(asked, "utf-8")
+    (data / "general/test.jsonl").write_text(asked, "utf-8")
+    rows = (folder / "data/general/train.jsonl").read_bytes()
+    (data / "ood/sql.jsonl").write_bytes(rows)
+    plots = importlib.import_module("vocabulary_plots")
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save", lambda _, figure, *rest, dpi: drawn.append(figure))
+    bench.main([*words(folder, tmp_path / "out"), "--data", str(data)])
+    output = tmp_path / "out/target-one"
+    found = json.loads((output / "figures.json").read_text("utf-8"))
+    assert found["unanswered"] == [str(data / "ood/asked.jsonl"), str(data / "general/test.jsonl")]
+    told = (output / "report.md").read_text("utf-8")
+    assert f"Left out, for nobody answers in them: {data / 'ood/asked.jsonl'}, " in told
+    row = found["crossed"]["sql"]
+    assert set(row["ood"]) == {"sql"}
+    assert row["ood"]["sql"]["coverage"] != row["domains"]["sql"]["coverage"]
+    (axes, _) = drawn[0].axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        "general",
+        "sql",
+        "ood: sql",
+    ]
+    shown = [text.get_text() for text in axes.texts[3:]]
+    values = (row["domains"]["general"], row["domains"]["sql"], row["ood"]["sql"])
+    assert shown == [f"{value['coverage']:.1%}" for value in values]
+
+
+@pytest.mark.parametrize("script", ["bench_vocabulary", "bench_stability"])
+def test_a_domain_without_answers_in_a_part_is_named_before_anything_is_searched(
+    bench: Any, folder: Path, tmp_path: Path, script: str
+) -> None:
+    module = importlib.import_module(script)
+    call = ["--target", str(folder / "Target One"), "--output", str(tmp_path / "out")]
+    data = tmp_path / "data"
+    write_chats(data / "law/train.jsonl", ("a", "b"))
+    with pytest.raises(SystemExit, match=r"part of .*law/train\.jsonl must hold answers.*0\.2"):
+        module.main([*call, "--data", str(data)])
+    write_chats(data / "law/train.jsonl")
+    with pytest.raises(SystemExit, match=r"law/train\.jsonl must hold answers.* --domains"):
+        module.main([*call, "--data", str(data)])
+    write_chats(data / "all domains/train.jsonl", ("a", "b"))
+    with pytest.raises(SystemExit, match="'all domains' is taken"):
+        module.main([*call, "--data", str(data), "--domains", "all domains"])
+    assert not [*tmp_path.glob("out/*/figures.json")]
+
+
+def test_figures_of_another_target_or_script_are_not_written_over(
+    bench: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "target-one/figures.json"
+    figures.parent.mkdir()
+    facts = {"target": "other/Target One"}
+    held = {"facts": facts, "command": "python examples/bench_vocabulary.py"}
+    for change in ({}, {"facts": {"target": str(folder / "Target One")}, "command": "else"}):
+        figures.write_text(json.dumps(held | change), "utf-8")
+        with pytest.raises(SystemExit, match=r"must be of the target .* name another --output"):
+            bench.main(words(folder, tmp_path))
+        assert json.loads(figures.read_text("utf-8")) == held | change
+    with pytest.raises(SystemExit):
+        bench.main(words(folder, tmp_path, "--target", "llama3", "--target", "/models/llama3"))
+    assert "targets must have different names" in capsys.readouterr().err
+
+
+def test_the_committed_figures_may_be_measured_again_by_their_own_commands(bench: Any) -> None:
+    runs = importlib.import_module("vocabulary_runs")
+    for kind in ("vocabulary", "stability"):
+        places = sorted((EXAMPLES / "evidence" / kind).glob("*/figures.json"))
+        assert places
+        for figures in places:
+            told = json.loads(figures.read_text("utf-8"))["command"].split()
+            name = told[told.index("--target") + 1]
+            assert runs.slug_of(name) == figures.parent.name
+            runs._refuse_others(name, Path(told[1]).name, figures)  # raises if it may not
 
 
 def test_a_tokenizer_alone_takes_the_layer_of_another(bench: Any, folder: Path) -> None:

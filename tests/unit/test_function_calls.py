@@ -11,6 +11,19 @@ from hypothesis import strategies as st
 from vtrim_hf.metrics.call_match.function_calls import call_match, calls_in
 
 ADD = [("add", '{"a": 1, "b": "x y"}')]
+ONE = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+CUT = [
+    "\n<tool_call>",
+    " {",
+    " [",
+    ' {"na',
+    ' {"name": "sub"',
+    ' <tool_call>{"name": "sub", "argum',
+    ' {"name": "sub", "arguments": {"a": tr',
+    ' {"name": "sub", "arguments": {"a": "so }} \\',
+    ' {"name": "sub", "arguments": {"a": 1}',
+    ' [{"name": "sub", "arguments": {"a": 1}},',
+]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +42,21 @@ ADD = [("add", '{"a": 1, "b": "x y"}')]
 )
 def test_shapes_that_are_read(text: str) -> None:
     assert calls_in(text) == ADD
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "It adds [1] and {x}.",
+        'As in {"a", "b"} and [[link]] and {{name}}.',
+        'The schema is {"type": "object", ...}.',
+        "So: add(a=1), x = [], {}",
+    ],
+)
+def test_prose_around_calls_is_passed_over(prose: str) -> None:
+    one = [("add", '{"a": 1}')]
+    assert calls_in(f"{prose} {ONE}") == calls_in(f"{ONE} {prose}") == one
+    assert calls_in(f"{prose} [{ONE[11:-12]}] {prose}") == one
 
 
 def test_several_calls() -> None:
@@ -54,6 +82,11 @@ def test_several_calls() -> None:
         '{"name": ["add"], "arguments": {}}',
         '[{"name": "add", "arguments": {"a": 1}}, {"name": "su',  # cut
         '[{"name": "add", "arguments": {"a": 1}}',
+        # One that breaks off behind one that can be read.
+        *(ONE + rest for rest in CUT),
+        # No JSON, but a call: an engine would refuse the answer.
+        ONE + ' {"name": "sub", "arguments": {"a": x}}',
+        '[{"name": "add", "arguments": {"a": 1}}, then sub]',
         '{"calls": ' * 100_000,
     ],
 )

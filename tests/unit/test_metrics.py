@@ -108,7 +108,6 @@ def test_a_folder_stands_alone(name: str) -> None:
     [
         ("_interval", ("token_coverage.covered_tokens", "acceptance_length.verified_drafts")),
         ("_wilson", ("number_match.final_numbers", "call_match.function_calls")),
-        ("_json_values", ("entity_f1.entity_lists", "call_match.function_calls")),
     ],
 )
 def test_what_is_written_twice_is_the_same(function: str, ones: tuple[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chat_templates import LLAMA3
 from recipes import write_rows
 from tiny_models import make_byte_tokenizer
 
@@ -45,6 +47,32 @@ def test_counts_of_another_width_are_counted_anew(
         found.append(rivals.text_counts(path, target, 0.2).raw)
     assert [counts.size for counts in found] == [300, 320]
     assert found[0].tolist() == found[1][:300].tolist()
+
+
+def test_conversations_are_read_as_the_package_counts_them(rivals: Any, tmp_path: Path) -> None:
+    """Calls without a text, texts in parts, and rows that cannot be read."""
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    asked = {"role": "user", "content": "do it"}
+    turns: list[Any] = [
+        [asked, {"role": "assistant", "content": None, "tool_calls": [call]}],
+        [
+            {"role": "user", "content": [{"type": "text", "text": "do "}, "it"]},
+            {"role": "assistant", "content": [{"type": "text", "text": "done"}]},
+        ],
+        [asked, {"role": "assistant", "content": "half \ud800"}],
+        [asked],
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns), "utf-8")
+    tokenizer = make_byte_tokenizer()
+    tokenizer.chat_template = LLAMA3
+    target = SimpleNamespace(vocab_size=300, tokenizer=tokenizer)
+    called, parts = rivals.search_texts(path, target, 0.0)
+    assert '{"name": "f", "parameters": {"a": 1}}' in called[0]
+    assert called[1] == "do it\n"
+    assert "do it<|eot_id|>" in parts[0]
+    assert "done<|eot_id|>" in parts[0]
+    assert parts[1] == "do it\ndone"
 
 
 @pytest.mark.parametrize("end", [5, None])

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _ARGUMENTS = ("arguments", "parameters", "args")
-_BEGINS_JSON = re.compile(r'[\[{]\s*["\[\]{}]')
+_BEGINS_JSON = re.compile(r'[\[{]\s*(?:["\[\]{}]|\Z)')
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+_DEEPER = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 Call = tuple[str, str]
 """A function's name, and its arguments as JSON in one spelling."""
@@ -32,20 +34,26 @@ def calls_in(text: str) -> list[Call] | None:
     lower case, with single spaces and in Unicode's form NFKC, lists in their order, names exactly.
 
     Returns:
-        The calls, in their order; None if there is none that can be read, or one breaks off.
+        The calls, in their order; None if there is none that can be read, or one breaks off or is
+        no JSON, whatever calls stand before it (behind a list of calls nothing is read).
     """
     single: list[Call] = []
-    if text.strip() == "[]":
+    bare = text.strip()
+    if bare == "[]":
         return []
-    for value in _json_values(text):
-        if isinstance(value, list) and value:
-            calls = [_call(item) for item in value]
-            whole = [call for call in calls if call is not None]
-            if len(whole) == len(calls) and not single:
-                return whole
-        elif (call := _call(value)) is not None:
-            single.append(call)
-    return single or None
+    try:
+        for value in _json_values(text):
+            if isinstance(value, list) and value:
+                calls = [_call(item) for item in value]
+                whole = [call for call in calls if call is not None]
+                if len(whole) == len(calls) and not single:
+                    return whole
+            elif (call := _call(value)) is not None:
+                single.append(call)
+    except _BrokenCall:
+        return None
+    # An answer may be cut between a tag and its call, too.
+    return None if bare.endswith("<tool_call>") else single or None
 
 
 def call_match(predictions: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -98,8 +106,19 @@ def call_match(predictions: Sequence[str], references: Sequence[str]) -> dict[st
     }
 
 
+class _BrokenCall(ValueError):  # noqa: N818 - the name tells what it is about
+    """JSON that cannot be read and may be a call."""
+
+
 def _json_values(text: str) -> Iterator[Any]:
-    """Give the JSON objects and lists of a text, until one that begins like such breaks off."""
+    """Give the JSON objects and lists of a text.
+
+    What only begins like JSON, as `{"a", "b"}` does, is passed over whole.
+
+    Raises:
+        _BrokenCall: at what begins like JSON and is never closed, as in an answer that is cut, or
+            cannot be read and has a name, as a call has.
+    """
     decoder = json.JSONDecoder()
     end = 0
     for match in re.finditer(r"[\[{]", text):
@@ -108,10 +127,25 @@ def _json_values(text: str) -> Iterator[Any]:
         try:
             value, end = decoder.raw_decode(text, match.start())
         except (ValueError, RecursionError):
-            if _BEGINS_JSON.match(text, match.start()):
-                return
+            if not _BEGINS_JSON.match(text, match.start()):
+                continue
+            closed = _closed_at(text, match.start())
+            if closed is None or '"name"' in text[match.start() : closed]:
+                raise _BrokenCall from None
+            end = closed
             continue
         yield value
+
+
+def _closed_at(text: str, start: int) -> int | None:
+    """Return where the bracket at `start` is closed again, None if it never is."""
+    depth = 0
+    # Brackets inside of texts close nothing.
+    for part in _STRING_OR_BRACKET.finditer(text, start):
+        depth += _DEEPER.get(part[0], 0)
+        if depth == 0:
+            return part.end()
+    return None
 
 
 def _call(value: Any) -> Call | None:
