@@ -16,7 +16,7 @@ import numpy as np
 from vtrim_hf import DecodeReport, DraftVocabulary, TokenCounts, required_token_ids
 from vtrim_hf.batch_counting import CountRules
 from vtrim_hf.chat_data import open_chat_data
-from vtrim_hf.chat_messages import MalformedRow
+from vtrim_hf.chat_messages import MalformedRow, content_text
 from vtrim_hf.chat_rendering import ChatRenderer
 from vtrim_hf.chat_rows import read_row
 from vtrim_hf.named_models import NamedModel
@@ -251,7 +251,8 @@ def spread_prompts(
         prompt
         for prompt in every
         if longest is None
-        or sum(len(str(turn.get("content") or "")) for turn in prompt.context.messages) <= longest
+        or sum(len(content_text(turn.get("content"))) for turn in prompt.context.messages)
+        <= longest
     ]
     left_out = len(every) - len(short)
     if len(short) < number:

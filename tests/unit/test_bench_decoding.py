@@ -412,7 +412,9 @@ def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
     tokenizer = make_byte_tokenizer()
     with (tmp_path / "many.jsonl").open("w", encoding="utf-8") as file:
         for number in range(9):
-            turn = {"role": "user", "content": f"{number}" * (50 if number == 3 else 1)}
+            turn: Any = {"role": "user", "content": f"{number}" * (50 if number == 3 else 1)}
+            if number == 5:  # short in its parts, however long these are to write down
+                turn["content"] = [{"type": "text", "text": text} for text in ("5", "", "")]
             file.write(json.dumps({"messages": [turn, {"role": "assistant", "content": "a"}]}))
             file.write("\n")
 
