@@ -67,7 +67,7 @@ domains: $(VENV)/.installed  ## the benchmarks' data from public sources, into D
 bench-vocabulary: $(VENV)/.installed  ## every domain's vocabulary against others: DATA, TARGET, OUT (2 minutes a target)
 	$(BIN)/python examples/bench_vocabulary.py --data $(DATA) --target $(TARGET) $(if $(OUT),--output $(OUT))
 
-bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary takes: DATA, TARGET, OUT (2 minutes a target)
+bench-stability: $(VENV)/.installed  ## how many conversations a vocabulary takes: DATA, TARGET, OUT (1 minute a target)
 	$(BIN)/python examples/bench_stability.py --data $(DATA) --target $(TARGET) $(if $(OUT),--output $(OUT))
 
 # NAME=FOLDER for each, or a folder whose subfolders are named by their domains.

@@ -14,7 +14,7 @@ quartiles lie within half a percentage point of theirs. Drawings of more than ha
 their conversations, so that they agree whatever the data is like.
 
 `--data` and `--target` are those of `bench_vocabulary.py`. One target and the nine domains of
-`build_domains.py` take about 5 minutes of one core, counting included; each conversation is
+`build_domains.py` take about a minute of one core, counting included; each conversation is
 tokenised once. The same command goes on where it was interrupted. OUTPUT/<target>/ then holds
 report.md, figures.json and stability.png.
 """
