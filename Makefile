@@ -75,7 +75,7 @@ DRAFTS ?= drafts
 # $(call takes,VARIABLE,OTHER,EXAMPLE): a target stops that was given a variable which it does not read.
 takes = $(if $(filter command environment,$(origin $(2))),$(error $@ takes $(1), not $(2): make $@ $(3)))
 
-bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, ASSISTANT, LONGEST, OUT (8 minutes a set)
+bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain: DATA, TARGET, DRAFTS, COUNTS, FULL, ASSISTANT, LONGEST, OUT (8 to 18 minutes a set)
 	$(call takes,DRAFTS,DRAFT,DRAFTS=sql=drafts/sql)
 	$(BIN)/python examples/bench_decoding.py --data $(DATA) --target $(TARGET) $(foreach draft,$(DRAFTS),--draft $(draft)) \
 	    $(foreach draft,$(FULL),--trained-full $(draft)) $(foreach counts,$(COUNTS),--counts $(counts)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
@@ -88,7 +88,7 @@ bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: 
 	    $(if $(COUNTS),--counts $(COUNTS)) $(if $(SEARCH_DATA),--search-data $(SEARCH_DATA)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
 
-bench-vllm: $(VENV)/.installed $(VLLM)/.installed  ## trained drafts in vLLM's CPU build: DATA, TARGET, DRAFTS, OUT (15 minutes a draft, estimated)
+bench-vllm: $(VENV)/.installed $(VLLM)/.installed  ## trained drafts in vLLM's CPU build: DATA, TARGET, DRAFTS, OUT (10 minutes a draft)
 	$(call takes,DRAFTS,DRAFT,DRAFTS=sql=drafts/sql)
 	$(BIN)/python examples/bench_vllm.py --vllm-python $(VLLM)/bin/python --target $(TARGET) --data $(DATA) --data examples/data \
 	    $(foreach draft,$(DRAFTS),--draft $(draft)) $(if $(OUT),--output $(OUT))

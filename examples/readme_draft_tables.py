@@ -139,6 +139,34 @@ def decoding() -> str:
     return table([*heads, "own texts (float32)"], rows)
 
 
+def vllm() -> str:
+    """Return how trained drafts did in vLLM; in brackets the rounds' lowest and highest ratio."""
+    found = parts.read("vllm/figures.json")
+    rows = []
+    for name, one in found["domains"].items():
+        for at_once, cell in one["cells"].items():
+            taken, speeds = cell["acceptance"], cell["tokens_per_second"]
+            ratios = [
+                spread({**ratio, "median": ratio["ratio"]})
+                for ratio in (*cell["over_plain"].values(), cell["trimmed_over_full"])
+            ]
+            rows.append(
+                [
+                    name,
+                    at_once,
+                    f"{one['head_rows']['trimmed']:,}",
+                    f"{speeds['plain']:.1f}",
+                    *ratios,
+                    *(f"{taken[way]['length']:.2f}" for way in ("trimmed", "full")),
+                    " ".join(f"{share:.2f}" for share in taken["trimmed"]["by_position"]),
+                ]
+            )
+    heads = ["domain", "texts at a time", "head rows", "tokens/s of vLLM alone"]
+    heads += ["the draft over it", "`extend` over it", "the draft over `extend`"]
+    heads += ["acceptance length", "of `extend`", "the draft's accepted by position"]
+    return table(heads, rows)
+
+
 def objective() -> str:
     """Return which sizes the objectives choose, and how fast these are beside the fastest."""
     found = parts.read("objective/figures.json")

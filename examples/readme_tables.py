@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stability": vocabularies.stability,
     "decoding": drafts.decoding,
     "objective": drafts.objective,
+    "vllm": drafts.vllm,
 }
 
 

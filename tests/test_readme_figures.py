@@ -65,6 +65,10 @@ FIGURES: dict[str, tuple[str, list[str | int]]] = {
         "decoding/figures.json",
         ["sets", "sql_on_sql", "ways", "trained_full", "trimmed_over", "low"],
     ),
+    "vllm": (
+        "vllm/figures.json",
+        ["domains", "sql", "cells", "1", "trimmed_over_full", "ratio"],
+    ),
     "objective": (
         "objective/figures.json",
         ["domains", "sql", "choices", "utility 0.5", "of_best", "median"],
