@@ -25,9 +25,9 @@ same number of tokens a round:
 Then target and trimmed draft answer once more in float32, where the text must be the target's own.
 
 A set of 12 prompts took 8 minutes with SmolLM2 on 2 cores, 18 where prompts are long (functions),
-so that ten sets take two runs: after `--minutes` it ends, wherever it is, and the same command goes
-on. OUTPUT has report.md, figures.json and report.png of all sets that any run measured with the
-same settings; WORK/<draft>_on_<set>/ holds what was measured, prompt by prompt.
+so that ten sets take two runs: after `--minutes` it ends, wherever it is, and the same command
+goes on. OUTPUT has report.md, figures.json and report.png of all sets that any run measured with
+the same settings; WORK/<draft>_on_<set>/ holds what was measured, prompt by prompt.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ several times. The engines take a few GB of memory each, one of them for the cac
 VLLM_CPU_KVCACHE_SPACE). With SmolLM2 on 2 cores a domain took 6.5 minutes with `--rounds 3`, so
 about 10 with 5, for each number of texts at a time (`--concurrency`); what OUTPUT holds of other
 domains, measured alike, stays. After `--minutes` it ends, wherever it is, and the same command
-goes on, as after a kill. OUTPUT holds report.md, figures.json and report.png; WORK what is not yet finished.
+goes on, as after a kill. OUTPUT holds report.md, figures.json and report.png; WORK what is not
+yet finished.
 """
 
 from __future__ import annotations
