@@ -210,7 +210,7 @@ def draw(found: Mapping[str, Any]) -> Any:
     axes[-1].set_ylim(0, 1)
     axes[-1].set_xlabel("drafted token")
     axes[-1].set_ylabel("share of the drafts with it accepted")
-    axes[-1].legend(fontsize=7)
+    axes[-1].legend(fontsize=7, handlelength=4)
     for place in axes:
         place.grid(alpha=0.3)
     return figure
