@@ -93,7 +93,7 @@ bench-vllm: $(VENV)/.installed $(VLLM)/.installed  ## trained drafts in vLLM's C
 	$(BIN)/python examples/bench_vllm.py --vllm-python $(VLLM)/bin/python --target $(TARGET) --data $(DATA) --data examples/data \
 	    $(foreach draft,$(DRAFTS),--draft $(draft)) $(if $(OUT),--output $(OUT))
 
-bench-quality: $(VENV)/.installed  ## task scores with and without a draft: DATA, TARGET, DRAFT, TASKS, OUT (20 minutes a task, estimated)
+bench-quality: $(VENV)/.installed  ## task scores with and without a draft: DATA, TARGET, DRAFT, TASKS, OUT (18 minutes a task)
 	$(call takes,DRAFT,DRAFTS,DRAFT="math=drafts/math ner=drafts/ner")
 	$(BIN)/python examples/bench_task_quality.py --data $(DATA) --target $(TARGET) \
 	    $(foreach draft,$(or $(DRAFT),examples/drafts/smollm2_wikisql),--draft $(draft)) \

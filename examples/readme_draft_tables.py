@@ -8,6 +8,8 @@ import readme_parts as parts
 from readme_parts import EVIDENCE, percent, spread, table
 
 TARGETS = {"smollm2": "SmolLM2-135M-Instruct"}  # models that have a short name
+# The score of each task of bench_task_quality.py: a module of `evaluate` that the package has.
+SCORES = {"math": "number_match", "ner": "entity_f1", "function_calling": "call_match"}
 # Ways of bench_decoding.py that stand beside a trained draft.
 CONTENDERS = ("trained_full", "full", "fixed_32000", "optimised", "lookup")
 
@@ -165,6 +167,33 @@ def vllm() -> str:
     heads += ["the draft over it", "`extend` over it", "the draft over `extend`"]
     heads += ["acceptance length", "of `extend`", "the draft's accepted by position"]
     return table(heads, rows)
+
+
+def quality() -> str:
+    """Return the scores of tasks with and without a draft, in both dtypes."""
+    rows = []
+    for name, one in parts.read("quality/figures.json")["tasks"].items():
+        for dtype in ("float32", "bfloat16"):
+            found = one[dtype]
+            same, number = found["identical"]
+            metric = SCORES[name]
+            scores = [
+                f"{percent(found[way][metric])} ({percent(found[way]['low'])} to "
+                f"{percent(found[way]['high'])})"
+                for way in ("plain", "draft")
+            ]
+            length = found["acceptance_length"]
+            rows.append(
+                [
+                    f"{name} (`{metric}`)",
+                    dtype,
+                    *scores,
+                    f"{same} of {number}",
+                    f"{length['acceptance_length']:.2f}" if length else "",
+                ]
+            )
+    heads = ["task and score", "dtype", "the target alone", "with the draft"]
+    return table([*heads, "same texts", "acceptance length"], rows)
 
 
 def objective() -> str:

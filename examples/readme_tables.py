@@ -32,6 +32,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "decoding": drafts.decoding,
     "objective": drafts.objective,
     "vllm": drafts.vllm,
+    "quality": drafts.quality,
 }
 
 

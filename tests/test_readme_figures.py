@@ -65,6 +65,7 @@ FIGURES: dict[str, tuple[str, list[str | int]]] = {
         "decoding/figures.json",
         ["sets", "sql_on_sql", "ways", "trained_full", "trimmed_over", "low"],
     ),
+    "quality": ("quality/figures.json", ["tasks", "ner", "float32", "draft", "entity_f1"]),
     "vllm": (
         "vllm/figures.json",
         ["domains", "sql", "cells", "1", "trimmed_over_full", "ratio"],
