@@ -20,9 +20,9 @@ with the first short conversations of the training part (`--shots`): without any
 hardly ever answer in the form that is asked for, and all scores are near 0.
 
 16 prompts of each of three tasks took 22 minutes with SmolLM2 on 2 cores, so 40 take about 18 a
-task. After `--minutes` it ends, wherever it is, and the same
-command goes on; what OUTPUT holds of other tasks, by the same target, stays. OUTPUT holds
-report.md, figures.json and report.png, WORK all answers.
+task. After `--minutes` it ends, wherever it is, and the same command goes on; what OUTPUT holds of
+other tasks, by the same target, stays. OUTPUT holds report.md, figures.json and report.png, WORK
+all answers.
 """
 
 from __future__ import annotations
