@@ -30,7 +30,7 @@ def one_draft(domain: str) -> str:
                     f"{speeds[name]:.1f}",
                     spread(found["over_plain"][name]),
                     f"{found['acceptance_length'][name]:.2f}",
-                    f"{found['head_share'][name]:.1%}".replace("%", " %"),
+                    percent(found["head_share"][name]),
                 ]
             )
     heads = ["", "head rows", "tokens/s", "over the target alone", "acceptance length"]

