@@ -12,8 +12,8 @@ sizes are chosen by
 - `throughput`, with the draft's acceptance and times as measured on `--search-data`, with this n;
 - `throughput_by_counts`: the same, but what the draft's vocabulary covers is what the counts say,
   not what the target said in that measurement;
-- `tpe`: Optuna's TPE sampler over k (8 trials, three of them at random), each trial a measurement
-  of the speed-up on a few prompts of `--search-data`.
+- `tpe`: Optuna's TPE sampler over k, from the number of required ids to all of V (8 trials, three
+  of them at random), each trial a measurement of the speed-up on a few prompts of `--search-data`.
 
 `--search-data` is chat data, by default DATA/NAME/train.jsonl; only its search part is asked, and
 it is counted unless `--counts` gives what `vtrim count` wrote. Best is the file of the target's
@@ -71,7 +71,7 @@ from vtrim_hf.search_space import running_coverage
 from vtrim_hf.vocabulary import rank_ids
 
 HELDOUT = 0.2
-FORMAT = 2  # raise it when a domain would be measured or told otherwise
+FORMAT = 3  # raise it when a domain would be measured or told otherwise
 NUMBERS = (
     "prompts",
     "search_prompts",
@@ -163,13 +163,18 @@ def run(args: argparse.Namespace, command: str) -> None:
     for path in (asked_of, tested_on):
         if not path.is_file():
             raise SystemExit(f"there is no {path}")
+    if file_hash(asked_of) == file_hash(tested_on):
+        raise SystemExit(
+            f"sizes must be chosen by other data than they are judged by, and {asked_of} has the "
+            f"content of {tested_on}: name other --search-data"
+        )
     settings = {
         "target_identity": target.identity,
         "vocab_size": target.vocab_size,
         **{name: getattr(args, name) for name in (*NUMBERS, "longest_prompt", "dtype")},
     }
     domains = {
-        place.parent.name: measured_before(place.parent, settings)
+        place.parent.name: measured_before(place.parent, settings, FORMAT)
         for place in sorted(args.output.glob(f"*/{FIGURES}"))
     }
     trained = rows_of(draft, target)
@@ -179,6 +184,12 @@ def run(args: argparse.Namespace, command: str) -> None:
     asked, asked_left_out = spread_prompts(rows, tokenizer, args.search_prompts, longest)
     # All that can be refused is refused first; nothing else reads the test data.
     tested, left_out = spread_prompts(tested_on, tokenizer, args.prompts, longest)
+    if shared := sum(prompt in asked for prompt in tested):
+        raise SystemExit(
+            f"sizes must be chosen by other prompts than they are judged by, and {shared} of the "
+            f"{len(tested)} test prompts are also asked from {asked_of}: take them out of it, or "
+            "name other --search-data"
+        )
     call = {
         "format": FORMAT,
         **settings,
@@ -194,6 +205,7 @@ def run(args: argparse.Namespace, command: str) -> None:
         order = by_need(counts.array("search"), required_ids(target), own)
         heads = Heads(draft, target, trained, order)
         domains[domain] = {
+            "format": FORMAT,
             "target": args.target,
             "settings": settings,
             "call": digest_of(call),
@@ -213,7 +225,7 @@ def run(args: argparse.Namespace, command: str) -> None:
         one = domains[domain]
         write_results(args.output / domain, one, markdown(one), draw(one))
     told = summary_of(dict(sorted(domains.items())))
-    found = {"target": args.target, "settings": settings, **told}
+    found = {"format": FORMAT, "target": args.target, "settings": settings, **told}
     text = summary(found)
     write_results(args.output, found, text, draw_summary(found))
     print(f"{markdown(domains[domain])}\n\n{text}")

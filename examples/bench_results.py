@@ -100,12 +100,15 @@ def command_line(script: str, argv: Sequence[str] | None) -> str:
 # --- results ---------------------------------------------------------------------------------
 
 
-def measured_before(output: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+def measured_before(
+    output: Path, settings: Mapping[str, Any], form: int | None = None
+) -> dict[str, Any]:
     """Return the figures that a folder holds; none if there are none.
 
     Args:
         output: the folder.
         settings: what all figures in it must have in common.
+        form: the "format" that they must have, where what they mean depends on it.
 
     Raises:
         SystemExit: if they were measured otherwise.
@@ -114,6 +117,12 @@ def measured_before(output: Path, settings: Mapping[str, Any]) -> dict[str, Any]
     if not place.is_file():
         return {}
     there: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    if form is not None and there.get("format") != form:
+        raise SystemExit(
+            f"{place} was measured by another version of this script: its format is "
+            f"{there.get('format')}, that of this one {form}; move it away, or name another "
+            "--output"
+        )
     held = there.get("settings", {})
     for name, value in settings.items():
         if held.get(name) != value:

@@ -179,6 +179,9 @@ def choose(
 ) -> tuple[dict[str, Any], dict[str, list[float]], dict[str, list[DecodeReport]]]:
     """Let every objective choose a size by what the search part tells; no test prompt is read.
 
+    TPE tries sizes from the number of required ids, at least 1, to all of V; the other objectives
+    choose none that is smaller, and all of V or at most the ids that were counted or are required.
+
     Args:
         heads: the draft.
         counts: what the assistant says.
@@ -192,6 +195,7 @@ def choose(
         The choices; what is predicted for the sweep's sizes; and what was measured for both.
     """
     draft, target, trained = heads.draft, heads.target, heads.trained
+    required = required_ids(target)
     place, alone = work / "acceptance", {"draft": heads.of(trained)}
     first = measured(place, target, alone, asked, plain_dtypes=BOTH, **how)
     check_rows(first, {"draft": trained})
@@ -214,7 +218,7 @@ def choose(
         "throughput_by_counts": DecodingModel.from_report(first, coverage=covered, **most),
     }
     choices, values = predictions(
-        target, counts, required_ids(target), latency, models, args.draft_length, curve
+        target, counts, required, latency, models, args.draft_length, curve
     )
     tried: list[DecodeReport] = []
 
@@ -225,6 +229,8 @@ def choose(
         tried.append(report)
         return report.speedup
 
-    trials = chosen_by_tpe(speedup, int(curve[0][0]), target.vocab_size, args.trials)
+    # The sweep begins further up, where the others may choose less.
+    least = max(1, len(required))
+    trials = chosen_by_tpe(speedup, least, target.vocab_size, args.trials)
     choices["tpe"] = {"k": max(trials, key=lambda one: one[1])[0], "trials": trials}
     return choices, values, {"the search part": [first], "trials of TPE": tried}

@@ -53,6 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "data" / name).mkdir(parents=True)
         write_rows(folder / "data" / name / "train.jsonl", subject, 0, 30)
         write_rows(folder / "data" / name / "test.jsonl", "city", 0, 6)
+    # The same prompts in a file of other content.
+    rows = (folder / "data/sql/test.jsonl").read_text("utf-8")
+    (folder / "leaked.jsonl").write_text(f"{rows}\n", "utf-8")
     return folder
 
 
@@ -67,6 +70,7 @@ def words(folder: Path, output: Path, *more: str) -> list[str]:
 
 def test_it_measures_the_sizes_and_judges_the_choices(
     bench: Any,
+    choices_of: Any,
     folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -83,6 +87,16 @@ def test_it_measures_the_sizes_and_judges_the_choices(
             raise KeyboardInterrupt
         return measuring_step.measure_draft(target, draft, prompts, **how, progress=False)
 
+    ranges: list[tuple[int, int]] = []
+    try_sizes = choices_of.chosen_by_tpe
+
+    def ranged(speedup: Any, least: int, most: int, trials: int) -> Any:
+        ranges.append((least, most))
+        return try_sizes(speedup, least, most, trials)
+
+    monkeypatch.setattr(choices_of, "chosen_by_tpe", ranged)
+    sizes_around = bench.sizes_around
+    monkeypatch.setattr(bench, "sizes_around", lambda *given: sizes_around(*given)[1:])
     killed: list[bool] = []
     heads: dict[str, Any] = {}
     monkeypatch.setattr(trained, "measure_draft", watched)
@@ -102,6 +116,7 @@ def test_it_measures_the_sizes_and_judges_the_choices(
     output, work = tmp_path / "sql", tmp_path / "work" / "sql"
     found = json.loads((output / "figures.json").read_text("utf-8"))
     report = DecodeReport.load(work / "sizes" / "decode_report.json")
+    assert found["format"] == bench.FORMAT
 
     names = {"utility 0.5", "utility 0.3", "utility 0.7", "utility 0.9"}
     names |= {"throughput", "throughput_by_counts"}
@@ -147,6 +162,9 @@ def test_it_measures_the_sizes_and_judges_the_choices(
     assert len(asked[0][1]) == len(report.rows) == 2
     trials = found["choices"]["tpe"]["trials"]
     assert len(trials) == 4
+    # The others choose no smaller one; the sweep begins further up.
+    assert ranges == [(found["required"], 300)] * 2
+    assert 1 < found["required"] < found["sweep"][0]
     for k, value in trials:
         trial = DecodeReport.load(work / "trials" / str(k) / "decode_report.json")
         assert trial.draft.facts["num_assistant_tokens_schedule"] == "constant"
@@ -175,6 +193,7 @@ def test_it_measures_the_sizes_and_judges_the_choices(
     both = json.loads((tmp_path / "figures.json").read_text("utf-8"))
     assert set(both["domains"]) == {"sql", "ner"}
     assert both["domains"]["sql"]["best"] == found["best"]
+    assert both["format"] == bench.FORMAT
     summary = (tmp_path / "report.md").read_text("utf-8")
     assert bench.summary(both) == summary
     assert "[ner](ner/report.md), [sql](sql/report.md): a trained draft and 2 test" in summary
@@ -190,6 +209,19 @@ def test_it_measures_the_sizes_and_judges_the_choices(
         bench.main(words(folder, tmp_path, "--draft-length", "3"))
     with pytest.raises(SystemExit, match=r"0 minutes are over .*: the same command goes on"):
         bench.main(words(folder, tmp_path, "--minutes", "0"))
+
+
+@pytest.mark.parametrize("told", [{}, {"format": 1}])
+def test_figures_of_another_version_are_not_told_beside_new_ones(
+    bench: Any, folder: Path, tmp_path: Path, told: dict[str, Any]
+) -> None:
+    """What they call the best may be another thing."""
+    there = tmp_path / "ner" / "figures.json"
+    there.parent.mkdir()
+    there.write_text(json.dumps({**told, "domain": "ner"}), "utf-8")
+    with pytest.raises(SystemExit, match=r"ner.figures.json was measured by another version of"):
+        bench.main(words(folder, tmp_path))
+    assert not (tmp_path / "work").exists()
 
 
 def test_other_rows_than_were_asked_for_are_noticed(
@@ -382,6 +414,11 @@ def test_the_fastest_choice_is_recommended_and_what_cannot_be_told_from_it_is_na
         (["--draft", "sql={0}/target"], "no draft of this package"),
         (["--draft", "{0}/data"], "must be NAME=DRAFT"),
         (["--search-data", "{0}/none.jsonl"], "there is no .*none.jsonl"),
+        (["--search-data", "{0}/data/sql/test.jsonl"], "has the content of .*sql/test.jsonl"),
+        (
+            ["--search-data", "{0}/leaked.jsonl", "--search-prompts", "3", "--prompts", "6"],
+            "3 of the 6 test prompts are also asked from .*leaked.jsonl",
+        ),
         (["--prompts", "9", "--search-prompts", "99"], "the search part holds .* asked for 99"),
     ],
 )
