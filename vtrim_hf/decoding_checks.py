@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 
 LONGEST_DRAFT = 64
 """No model searches drafts of more tokens."""
+
+_SHORTEST = 1e-100
+"""Seconds of a token; the speed of much less is no finite float."""
 
 
 def checked_numbers(model: Any) -> dict[str, Any]:
@@ -21,16 +25,9 @@ def checked_numbers(model: Any) -> dict[str, Any]:
 
     Raises:
         ValueError: if one is out of its range.
-        TypeError: if `acceptance` or `forward` is of another kind.
+        TypeError: if `acceptance`, `forward` or `draft_step` is of another kind.
     """
-    if isinstance(model.acceptance, str | Mapping):
-        raise TypeError(f"acceptance must be a list of shares, got {model.acceptance!r:.80}")
-    rates = tuple(_number(rate, "an acceptance") for rate in model.acceptance)
-    if not rates or min(rates) < 0 or max(rates) > 1:
-        raise ValueError(
-            "acceptance must hold a share in [0, 1] for each position, the first at least, got "
-            f"{list(rates)}: shares of the drafts that got so far, no percentages"
-        )
+    rates = checked_rates(model.acceptance)
     coverage = _number(model.coverage, "coverage")
     if not 0 < coverage <= 1:
         raise ValueError(
@@ -41,12 +38,16 @@ def checked_numbers(model: Any) -> dict[str, Any]:
     if overhead < 0:
         raise ValueError(f"overhead must not be negative, got {overhead} seconds")
     plain = model.plain_seconds
-    if plain is not None and (plain := _number(plain, "plain_seconds")) <= 0:
-        raise ValueError(f"plain_seconds must be above 0, got {plain}")
-    length = model.max_draft_length
-    if type(length) is not int or not 1 <= length <= LONGEST_DRAFT:
+    if plain is not None and (plain := _number(plain, "plain_seconds")) < _SHORTEST:
         raise ValueError(
-            f"max_draft_length must be a whole number from 1 to {LONGEST_DRAFT}, got {length!r}"
+            f"plain_seconds must be above 0, {_SHORTEST} at least, got {plain}: say what a token "
+            "takes without a draft, or leave it out"
+        )
+    length = _whole(model.max_draft_length)
+    if length is None or not 1 <= length <= LONGEST_DRAFT:
+        raise ValueError(
+            f"max_draft_length must be a whole number from 1 to {LONGEST_DRAFT}, got "
+            f"{model.max_draft_length!r}"
         )
     return {
         "acceptance": rates,
@@ -55,13 +56,58 @@ def checked_numbers(model: Any) -> dict[str, Any]:
         "overhead": overhead,
         "plain_seconds": plain,
         "draft_step": None if model.draft_step is None else _checked_step(model.draft_step),
+        "max_draft_length": length,
     }
 
 
+def checked_rates(acceptance: Any) -> tuple[float, ...]:
+    """Return the shares of an acceptance by position as Python's own numbers.
+
+    Raises:
+        ValueError: if there is none, or one is no share.
+        TypeError: if it is no list of numbers.
+    """
+    if isinstance(acceptance, str | Mapping) or not _has_items(acceptance):
+        raise TypeError(
+            f"acceptance must be a list of shares, one a position, got {acceptance!r:.80}: write "
+            "[0.8] for the same share at each"
+        )
+    rates = tuple(_number(rate, "an acceptance") for rate in acceptance)
+    if not rates or min(rates) < 0 or max(rates) > 1:
+        raise ValueError(
+            "acceptance must hold a share in [0, 1] for each position, the first at least, got "
+            f"{list(rates)}: shares of the drafts that got so far, no percentages"
+        )
+    return rates
+
+
+def _has_items(value: Any) -> bool:
+    """Say whether a value can be gone through; a numpy array without dimensions cannot."""
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number, numpy's included, as Python's own; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
+    try:
+        number = (
+            math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        )
+    except OverflowError:  # a whole number beyond the floats
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {value!r:.80}")
+    return number
 
 
 def _checked_forward(forward: Mapping[float, float]) -> dict[float, float]:
@@ -71,28 +117,37 @@ def _checked_forward(forward: Mapping[float, float]) -> dict[float, float]:
             "forward must map numbers of tokens to seconds, such as {1: 0.030, 5: 0.036}, got "
             f"{type(forward).__name__}"
         )
-    times = {
-        _number(tokens, "a number of tokens in forward"): _number(seconds, "seconds in forward")
-        for tokens, seconds in sorted(forward.items())
-    }
+    named = (
+        (_number(tokens, "a number of tokens in forward"), _number(seconds, "seconds in forward"))
+        for tokens, seconds in forward.items()
+    )
+    times = dict(sorted(named))
     if 1.0 not in times or min(times) < 1.0:
         raise ValueError(
             "forward must say what 1 token takes, and nothing for less, got the numbers of tokens "
             f"{[*times]}"
         )
     seconds = [*times.values()]
-    if seconds[0] <= 0 or any(np.diff(seconds) < 0):
+    if seconds[0] < _SHORTEST or any(np.diff(seconds) < 0):
         raise ValueError(
-            f"seconds in forward must be above 0 and not fall with more tokens, got {times}: "
-            "measure again, longer, or smooth them"
+            f"seconds in forward must be above 0, {_SHORTEST} at least, and not fall with more "
+            f"tokens, got {times}: measure again, longer, or smooth them"
         )
     return times
 
 
-def _checked_step(step: Sequence[Any]) -> tuple[int, float]:
-    rows, seconds = step
-    if type(rows) is not int or rows < 1 or _number(seconds, "seconds of draft_step") <= 0:
-        raise ValueError(
-            f"draft_step must be (rows of the head, seconds of a step), got {tuple(step)}"
-        )
-    return rows, float(seconds)
+def _checked_step(step: Any) -> tuple[int, float]:
+    rule = (
+        "draft_step must be (rows of the head, seconds of a step), such as (49152, 0.004), got "
+        f"{step!r:.80}"
+    )
+    if isinstance(step, str | Mapping) or not _has_items(step):
+        raise TypeError(rule)
+    pair = tuple(step)
+    rows = _whole(pair[0]) if len(pair) == 2 else None
+    if rows is None or rows < 1:
+        raise ValueError(rule)
+    seconds = _number(pair[1], "seconds of draft_step")
+    if seconds <= 0:
+        raise ValueError(rule)
+    return rows, seconds

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .decoding_checks import checked_numbers
+from .decoding_checks import checked_numbers, checked_rates
 from .drafting_rates import acceptance_of, seconds_of
 from .forward_timing import time_forwards
 from .latency import LatencyModel
@@ -156,7 +156,7 @@ class DecodingModel:
             ValueError: for arguments out of range.
         """
         given: dict[str, Any] = {
-            "acceptance": tuple(acceptance),
+            "acceptance": checked_rates(acceptance),
             "coverage": coverage,
             "overhead": overhead,
             "draft_step": draft_step,

@@ -73,7 +73,8 @@ def seconds_of(report: Any, entry_name: str) -> dict[str, Any]:
     Returns:
         `forward`: seconds by number of tokens, for 1 and for as many as a verification had on
         average, with what `generate` spends besides; `plain`: seconds a token of the report's
-        baseline; `step`: rows of the draft's head and seconds a draft token, or None.
+        baseline; `step`: rows of the draft's head and seconds a draft token, or None. A pass over
+        a prompt counts as a verification only if the draft had proposed something by then.
 
     Raises:
         ValueError: if the report is too short to tell.
@@ -95,7 +96,11 @@ def seconds_of(report: Any, entry_name: str) -> dict[str, Any]:
         return _scale(one) * outside / int(passes[one.name])
 
     alone, checking = per_pass(own), per_pass(entry)
-    tokens = 1.0 + entry.drafted / entry.target_forwards
+    # An EAGLE-3 draft proposes nothing before the target's first pass, which then checks nothing.
+    checks = (
+        entry.target_forwards if _checks_in_prompts(report, entry_name) else passes[entry_name]
+    )
+    tokens = 1.0 + entry.drafted / checks
     step = None
     if entry.draft_step_ms and entry.facts.get("draft_vocab_size"):
         rows = int(entry.facts["draft_vocab_size"])
@@ -105,6 +110,16 @@ def seconds_of(report: Any, entry_name: str) -> dict[str, Any]:
         "plain": per_pass(report.plain),
         "step": step,
     }
+
+
+def _checks_in_prompts(report: Any, entry_name: str) -> bool:
+    """Say whether the passes over the prompts verified drafts.
+
+    A report does not name a draft's body. Of a standalone one, every pass of some answer had a
+    draft to check; of an EAGLE-3 one, the first pass never has.
+    """
+    cells = [row["entries"][entry_name] for row in report.rows]
+    return any(cell["verified_drafts"] == cell["target_forwards"] for cell in cells)
 
 
 def _scale(entry: Any) -> float:

@@ -168,6 +168,43 @@ class TestReport:
         speedup = model.speedups(share, model.step_seconds(latency, at))[length, 0]
         assert speedup == pytest.approx(after_prompts[0] / after_prompts[1], rel=0.05)
 
+    @pytest.mark.parametrize(
+        ("forwards", "expected"),
+        [
+            (6, {1.0: 1.0, 5.0: 1.2}),  # EAGLE-3: the prompt's pass checks nothing, 5 check 4 each
+            (5, {1.0: 1.0, 5.0: 1.5}),  # standalone: the prompt's pass is one of the 5 checks
+        ],
+    )
+    def test_times_are_those_of_a_verification(
+        self, report: DecodeReport, forwards: int, expected: dict[float, float]
+    ) -> None:
+        def timed(data: dict[str, Any]) -> None:
+            for row in data["rows"]:
+                for name, cell in row["entries"].items():
+                    outside = {"verification": 8.0, "rest": 2.0}
+                    if name == "draft":
+                        outside = {"verification": 5.0, "rest": 1.0}
+                    cell["parts"] = dict.fromkeys(cell["parts"], 0.0) | {"prefill": 1.0} | outside
+                    cell["seconds"] = sum(cell["parts"].values())
+                    cell["target_forwards"] = forwards if name == "draft" else 11
+                row["entries"]["draft"] |= {
+                    "verified_drafts": 5, "drafted": [5] * 4, "accepted": [3, 2, 1, 0],
+                }  # fmt: skip
+
+        changed = self.changed(report, timed)
+        assert DecodingModel.from_report(changed).forward == expected
+
+    def test_the_passes_over_prompts_of_an_eagle_draft_check_nothing(
+        self, report: DecodeReport
+    ) -> None:
+        entry, prompts = report.draft, len(report.rows)
+        assert all(
+            row["entries"]["draft"]["verified_drafts"] < row["entries"]["draft"]["target_forwards"]
+            for row in report.rows
+        )
+        _, tokens = DecodingModel.from_report(report).forward
+        assert tokens == 1 + entry.drafted / (entry.target_forwards - prompts)
+
     def test_conditional_shares_are_no_shares_of_all(self, report: DecodeReport) -> None:
         model = DecodingModel.from_report(report)
         shares = report.draft.acceptance_by_position
@@ -276,6 +313,8 @@ class TestMeasured:
     def test_what_is_wrong_is_said_before_anything_is_timed(self) -> None:
         with pytest.raises(ValueError, match="no percentages"):
             DecodingModel.measured(None, acceptance=[80])
+        with pytest.raises(TypeError, match="must be a list of shares"):
+            DecodingModel.measured(None, acceptance=0.8)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="must begin with 1"):
             DecodingModel.measured(make_tiny("llama"), acceptance=[0.8], tokens=[2])
         with pytest.raises(ValueError, match="rounds must be at least 1"):
@@ -316,6 +355,14 @@ NAN, INF = float("nan"), float("inf")
         ({"max_draft_length": 0}, "from 1 to 64, got 0"),
         ({"max_draft_length": 65}, "from 1 to 64, got 65"),
         ({"max_draft_length": 2.0}, "whole number"),
+        ({"acceptance": [10**400]}, "must be a finite number, got 1000"),
+        ({"forward": {1: 1e-320}}, "above 0, 1e-100 at least, .* got .*measure again"),
+        ({"plain_seconds": 1e-320}, "plain_seconds must be above 0, 1e-100 at least"),
+        ({"max_draft_length": True}, "whole number"),
+        ({"forward": {"1": 1.0, 5: 2.0}}, "a number of tokens in forward must be a finite"),
+        ({"draft_step": (1, 2, 3)}, r"draft_step must be .*such as \(49152.*got \(1, 2, 3\)"),
+        ({"draft_step": (True, 1.0)}, "draft_step must be"),
+        ({"draft_step": (1.5, 1.0)}, "draft_step must be"),
         ({"draft_step": (0, 1.0)}, "draft_step must be"),
         ({"draft_step": (5, 0.0)}, "draft_step must be"),
         ({"draft_step": (5, NAN)}, "finite"),
@@ -327,11 +374,30 @@ def test_bad_numbers_are_refused(options: dict[str, Any], said: str) -> None:
         DecodingModel(**{**good, **options})
 
 
-@pytest.mark.parametrize("options", [{"forward": [(1, 1.0)]}, {"acceptance": "0.8"}])
-def test_bad_types_are_refused(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"forward": [(1, 1.0)]}, "forward must map numbers"),
+        ({"acceptance": "0.8"}, r"acceptance must be a list of shares.* got '0\.8'"),
+        ({"acceptance": 0.8}, r"acceptance must be a list of shares.* got 0\.8: write \[0\.8\]"),
+        ({"acceptance": np.asarray(0.8)}, "acceptance must be a list of shares"),
+        ({"acceptance": None}, "acceptance must be a list of shares.* got None"),
+        ({"draft_step": 100}, r"draft_step must be \(rows of the head, seconds.* got 100"),
+        ({"draft_step": "ab"}, "draft_step must be .* got 'ab'"),
+    ],
+)
+def test_bad_types_are_refused(options: dict[str, Any], said: str) -> None:
     good: dict[str, Any] = {"acceptance": [0.5], "forward": {1: 1.0}}
-    with pytest.raises(TypeError, match="must"):
+    with pytest.raises(TypeError, match=said):
         DecodingModel(**{**good, **options})
+
+
+def test_whole_numbers_of_numpy_are_whole() -> None:
+    numbers: Any = np.int64(3), np.int64(1), (np.int64(100), np.float64(0.01)), np.asarray([0.5])
+    longest, one, step, acceptance = numbers
+    model = DecodingModel(acceptance, {one: 1.0}, max_draft_length=longest, draft_step=step)
+    assert model.draft_step == (100, 0.01)
+    assert DecodingModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
 
 
 def test_to_json_and_back() -> None:

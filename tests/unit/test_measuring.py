@@ -21,6 +21,7 @@ from vtrim_hf.decoding_meter import PARTS, CallTally, metered, unwrapped
 from vtrim_hf.decoding_prompts import prepare_prompts
 from vtrim_hf.decoding_runs import first_difference
 from vtrim_hf.decoding_ways import _cast_copy, plain_ways
+from vtrim_hf.drafting_rates import seconds_of
 from vtrim_hf.measuring import NoGainWarning, measure_decoding
 from vtrim_hf.modeling_trimmed_draft import TrimmedDraftForCausalLM
 from vtrim_hf.vocabulary import DraftVocabulary
@@ -150,6 +151,8 @@ class TestCounts:
             assert entry.acceptance_length == 4.0  # 16 tokens are four whole rounds of 3 + 1
             assert entry.acceptance_by_position == (1.0, 1.0, 1.0)
             assert entry.target_forwards == 4 * len(PROMPTS)
+        # The pass over the prompt is a verification, too: each one checks three.
+        assert [*seconds_of(report, "draft")["forward"]] == [1, 4]
         assert report.identical is True
         assert report.identical_dtype == "float32"
 
@@ -278,6 +281,9 @@ class TestEagleDraft:
         assert accepted > 0.4 * drafted > 0
         # Before the first states nothing is drafted: the prefill is no verification.
         assert report.draft.target_forwards > report.draft.verified_drafts > 0
+        checks = report.draft.target_forwards - len(report.rows)
+        _, tokens = seconds_of(report, "draft")["forward"]
+        assert tokens == 1 + report.draft.drafted / checks
 
     def test_an_unmapped_draft_shows_in_membership(self, pair: tuple[Any, Any]) -> None:
         target, draft = pair
