@@ -241,6 +241,14 @@ def search(
                 "acceptance is known: the last one stands for the rest; measure longer drafts",
                 style="yellow",
             )
+        best = result.expected["trimmed"]
+        if result.gap_to_exact and best is not None:
+            remarks.print(
+                f"of the {trials} trials the best is k={result.k:,}, the best cut head has "
+                f"k={best['k']:,} and drafts {best['draft_length']}: the advice is about that "
+                "one, which --method exact chooses",
+                style="yellow",
+            )
     show(facts, [{"": name, "value": value} for name, value in facts.items()], json_)
 
 

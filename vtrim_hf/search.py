@@ -61,7 +61,9 @@ def search_vocabulary(
     With objective="throughput" the draft length is chosen too, and the result may say "do not
     trim" (then k is V, unless `k_max` forbids it) or "do not draft" (then the draft length is 0):
     see `SearchResult.expected`. Size and length are those of the search part; the three answers
-    are judged on the held-out part.
+    are judged on the held-out part. A TPE study only finds the size and length of a cut head. The
+    answer is the exact search's, for the best cut head there is: with few trials it may be "trim"
+    although the one that was found is slower than the whole head; `gap_to_exact` tells.
 
     Args:
         counts: a `TokenCounts`. Its search part chooses; its held-out part judges.
@@ -152,7 +154,7 @@ def search_vocabulary(
         return run_study(
             over,
             evaluate,
-            problem,
+            problem | {"sizes": [int(over.sizes[0]), int(over.sizes[-1])]},
             trials=trials,
             seed=seed,
             storage=storage,
@@ -196,8 +198,8 @@ def _most_useful(space: SearchSpace, study: _Study) -> Choice:
 
 def _fastest(weighed: Throughput, study: _Study) -> Choice:
     """Choose the size and draft length that promise most tokens a second."""
-    exact = weighed.decide(weighed.best())
-    outcome = study(weighed.space, weighed.value, weighed.model.max_draft_length)
+    exact = weighed.decide()
+    outcome = study(weighed.cut, weighed.value, weighed.model.max_draft_length)
     decision = exact
     if outcome is not None and outcome.draft_length is not None:
         found: Pair = (outcome.size, outcome.draft_length)

@@ -52,7 +52,8 @@ class SearchResult:
             throughput.
         expected: None unless the objective is throughput. `advice` is "trim", "do not trim" or
             "do not draft", as `judged_on` the part "heldout", or "search" if nothing was held
-            out. `chosen`, `trimmed` (the best cut head, or None) and `full` (the whole head) have
+            out; it is about the best cut head there is, also where a TPE study found another.
+            `chosen`, `trimmed` (that best cut head, or None) and `full` (the whole head) have
             `k`, `draft_length`, and for `search` and `heldout` the `coverage`,
             `tokens_per_round`, `tokens_per_second` and `speedup` over `plain`. `interval` is what
             the 95 % interval of the coverage makes of the chosen speed-up, `by_length` the best

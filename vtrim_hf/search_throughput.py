@@ -134,15 +134,38 @@ class Throughput:
         place = int(np.argmax(values.max(axis=0)))
         return int(self.whole.sizes[place]), int(np.argmax(values[:, place])) + 1
 
-    def decide(self, pair: Pair | None) -> Decision:
+    @property
+    def cut(self) -> SearchSpace:
+        """The allowed sizes without the whole head; with it where no other meets the floors.
+
+        A study looks among these: whether any cut head is worth it, `decide` says.
+        """
+        last = self.space.sizes.size - (self.space.sizes[-1] == self.whole.sizes[-1])
+        if not self.space.feasible[:last].any():
+            return self.space
+        return replace(
+            self.space,
+            sizes=self.space.sizes[:last],
+            coverage=self.space.coverage[:last],
+            reduction=self.space.reduction[:last],
+            utility=self.space.utility[:last],
+            floors=tuple(
+                replace(floor, coverage=floor.coverage[:last]) for floor in self.space.floors
+            ),
+        )
+
+    def decide(self, found: Pair | None = None) -> Decision:
         """Judge the best trimmed pair against the whole head and no draft.
 
+        The answer is about the best pair that there is, whatever was found: a study of few trials
+        is no reason not to trim.
+
         Args:
-            pair: the size and length that a search found; None for none.
+            found: the size and length that a study found, chosen in the best pair's place.
         """
         full = int(self.whole.sizes[-1])
         whole = (full, int(np.argmax(self.speedups["search"][1:, -1])) + 1)
-        trimmed = pair if pair is not None and pair[0] < full else None
+        trimmed = self.best()
         part = "heldout" if "heldout" in self.speedups else "search"
 
         def judged(option: Pair) -> float:
@@ -158,6 +181,8 @@ class Throughput:
         size, length = best
         if judged(best) <= 1 + _SAME:
             length = 0
+        if found is not None and best == trimmed:
+            size, length = found[0], found[1] if length else 0
         expected = {
             "advice": advice,
             "judged_on": part,

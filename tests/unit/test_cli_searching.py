@@ -71,6 +71,20 @@ def test_by_a_report(folder: Path, tmp_path: Path, cost: str) -> None:
     assert (tmp_path / "search" / "search.png").is_file()
 
 
+def test_a_study_that_stays_behind_is_told(folder: Path, tmp_path: Path) -> None:
+    found = run(
+        folder, "--objective", "throughput", "--report", folder, "--cost", "flops", "--method",
+        "tpe", "--trials", "1", "-o", tmp_path / "search", "--json",
+    )  # fmt: skip
+    result = SearchResult.load(tmp_path / "search" / "search.json")
+    assert result.gap_to_exact > 0
+    assert result.expected is not None
+    best = result.expected["trimmed"]
+    said = " ".join(found.stderr.split())
+    assert f"of the 1 trials the best is k={result.k:,}" in said
+    assert f"the best cut head has k={best['k']:,} and drafts {best['draft_length']}" in said
+
+
 def test_by_the_folder_of_a_report_and_as_a_table(folder: Path, tmp_path: Path) -> None:
     found = run(
         folder, "--objective", "throughput", "--report", folder, "--cost", "flops", "-o",

@@ -17,6 +17,8 @@ from vtrim_hf.decoding_model import DecodingModel
 from vtrim_hf.latency import LatencyModel
 from vtrim_hf.search import search_vocabulary
 from vtrim_hf.search_result import SearchResult
+from vtrim_hf.search_space import build_space
+from vtrim_hf.search_throughput import Throughput
 from vtrim_hf.token_counts import TokenCounts
 
 WIDTH = 5000
@@ -296,6 +298,58 @@ class TestStudy:
         assert result.study is not None
         assert result.study["best_draft_length"] == result.draft_length
         assert result.study["best_utility"] == pytest.approx(result.utility)
+
+    @pytest.mark.parametrize("trials", [1, 2, 5])
+    @pytest.mark.parametrize("every", [False, True])
+    def test_few_trials_are_no_reason_not_to_trim(
+        self, counts: TokenCounts, trials: int, every: bool
+    ) -> None:
+        """The answer is the exact search's; what was found is chosen, and said to be worse."""
+        if every:  # the whole head is one of the allowed sizes
+            counts = TokenCounts.from_counts(zipf() + 1)
+        latency, decoding = in_seconds(head=0.02), drafting()
+        exact = fastest(counts, latency, decoding)
+        result = fastest(counts, latency, decoding, method="tpe", trials=trials, seed=1)
+        assert exact.expected is not None
+        assert result.expected is not None
+        for name in ("advice", "judged_on", "trimmed", "full"):
+            assert result.expected[name] == exact.expected[name]
+        assert result.expected["advice"] == "trim"
+        assert result.study is not None
+        assert result.k == result.study["best_size"] < WIDTH
+        assert result.draft_length == result.study["best_draft_length"] > 0
+        assert result.utility == result.study["best_utility"] < exact.utility
+        assert result.gap_to_exact == pytest.approx(1 - result.utility / exact.utility)
+        assert SearchResult.from_dict(result.to_dict()).expected == result.expected
+
+    def test_a_found_size_slower_than_the_whole_head_leaves_the_answer(
+        self, counts: TokenCounts
+    ) -> None:
+        weighed = Throughput.of(
+            build_space(
+                counts, in_seconds(head=0.02), required=(), alpha=0.5, min_coverage=0.0,
+                domain_floors=None, k_min=50, k_max=None, multiple_of=1,
+            ),
+            counts, in_seconds(head=0.02), drafting(), None,
+        )  # fmt: skip
+        found = (50, 16)
+        assert weighed.value(*found) < weighed.decide().expected["full"]["search"]["speedup"]
+        decision = weighed.decide(found)
+        assert (decision.size, decision.draft_length) == found
+        assert decision.expected["advice"] == "trim"
+        assert decision.expected["trimmed"] == weighed.decide().expected["chosen"]
+
+    @pytest.mark.parametrize("advice", ["do not trim", "do not draft"])
+    def test_other_answers_are_the_exact_ones_too(self, counts: TokenCounts, advice: str) -> None:
+        no_draft = advice == "do not draft"
+        latency = in_seconds(body=0.1) if no_draft else in_seconds(head=1e-9)
+        result = fastest(counts, latency, drafting(0.3), method="tpe", trials=1)
+        assert result.expected is not None
+        assert result.expected["advice"] == advice
+        assert result.study is not None
+        assert result.k == (result.study["best_size"] if no_draft else WIDTH)
+        assert (result.draft_length == 0) == no_draft
+        assert result.gap_to_exact == 0
 
     def test_goes_on_and_tells_problems_apart(self, counts: TokenCounts) -> None:
         from optuna.storages import InMemoryStorage
