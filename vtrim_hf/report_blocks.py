@@ -20,6 +20,19 @@ MOST_ROWS = 200
 """Rows of one table."""
 
 
+DAMAGED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    RecursionError,
+)
+"""What a damaged file makes the readers and the makers of sections raise."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One cell of a table.
@@ -123,6 +136,19 @@ class Section:
     blocks: tuple[Block, ...] = ()
     problem: str = ""
     glance: tuple[tuple[str, str], ...] = ()
+
+
+def damage(error: BaseException, what: str = "This file") -> str:
+    """Return the sentence that says why a file is not shown.
+
+    Args:
+        error: one of `DAMAGED`.
+        what: the file, as the sentence begins.
+    """
+    if isinstance(error, RecursionError):
+        return f"{what} could not be shown: it is nested without end."
+    said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+    return f"{what} could not be shown, it is damaged or of another release: {shown(said)}"
 
 
 def shown(value: Any, most: int = LONGEST_TEXT) -> str:

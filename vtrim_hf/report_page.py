@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from .report_blocks import Block, Grid, Section, code, grid, shown, text
+from .report_blocks import DAMAGED, Block, Grid, Section, code, damage, grid, shown, text
 from .report_evidence import figures_section, picture_section, words_section
 from .report_files import Found, Kind, look_through
 from .report_run import missing_parts, run_section
@@ -36,9 +37,6 @@ _MAKERS: dict[Kind, Callable[..., Section]] = {
     Kind.figures: figures_section,
 }
 """By kind in the order of the page, of the files of one draft."""
-
-# What a damaged file makes the readers and the makers of sections raise.
-_DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, OSError)
 
 _ABSENT = (
     ((Kind.search,), "search curve, Pareto front", "vtrim search COUNTS -o FOLDER"),
@@ -127,12 +125,14 @@ def make_page(run_dir: str | Path, output: str | Path | None = None) -> ReportPa
     told: list[tuple[tuple[Found, ...], Section]] = []
     of_run = tuple(found for found in files if found.kind is Kind.run)
     if of_run:
-        told.append((of_run, run_section(of_run)))
+        names = tuple(found.name for found in of_run)
+        told.append((of_run, _made(lambda: run_section(of_run), "The run", names)))
     for found in sorted(files, key=_place):
         if found.kind in _MAKERS and not (found.kind is Kind.drawn and plots):
-            told.append(((found,), _made(found, f"p{len(told)}", plots=plots)))
-    for name, why in missing_parts(files):
-        told.append(((), Section(f"Missing: {name}", (), problem=why)))
+            make = partial(_MAKERS[found.kind], found, f"p{len(told)}", plots=plots)
+            title = f"{found.kind.value.capitalize()}: {shown(found.name, 120)}"
+            told.append(((found,), _made(make, title, (found.name,))))
+    told += [((), section) for section in _missing(files)]
     sections = tuple(section for _, section in told)
     where = {found.name: section.title for founds, section in told for found in founds}
     html = _rendered(
@@ -161,16 +161,21 @@ def _place(found: Found) -> tuple[Any, ...]:
     return draft, min(order, beside), found.scope if order >= beside else "", order, found.name
 
 
-def _made(found: Found, key: str, *, plots: bool) -> Section:
+def _made(make: Callable[[], Section], title: str, names: tuple[str, ...]) -> Section:
+    """Make a section, or one that says why its files cannot be shown."""
     try:
-        return _MAKERS[found.kind](found, key, plots=plots)
-    except _DAMAGED as error:
-        said = str(error) if isinstance(error, ValueError | OSError) else repr(error)
-        why = f"This file could not be shown, it is damaged or of another release: {shown(said)}"
-    except RecursionError:
-        why = "This file could not be shown: it is nested without end."
-    title = f"{found.kind.value.capitalize()}: {shown(found.name, 120)}"
-    return Section(title, (found.name,), problem=why)
+        return make()
+    except DAMAGED as error:
+        return Section(title, names, problem=damage(error))
+
+
+def _missing(files: Sequence[Found]) -> list[Section]:
+    """Return a section for each file that a run should have left and did not."""
+    try:
+        missing = missing_parts(files)
+    except DAMAGED as error:
+        return [Section("Missing parts", (), problem=damage(error, "The list of steps"))]
+    return [Section(f"Missing: {name}", (), problem=why) for name, why in missing]
 
 
 def _absent(files: Sequence[Found]) -> Grid:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from .report_blocks import (
+    DAMAGED,
     Block,
     Cell,
     Grid,
     Listing,
     Section,
     code,
+    damage,
     facts,
     grid,
     interval,
@@ -37,6 +39,7 @@ _UNFINISHED = (
     "report.json is missing, so the run is not finished: `vtrim run` with the same recipe and "
     "--run-folder goes on where it stopped. What is here so far:"
 )
+_Made = TypeVar("_Made")
 _STEPS = {"search": SEARCH_JSON, "measure": DECODE_JSON}
 
 
@@ -54,20 +57,17 @@ def run_section(files: Sequence[Found]) -> Section:
     record = _held(by_name.get(RUN_JSON), problems)
     versions = _held(by_name.get(VERSIONS_JSON), problems)
     blocks: list[Block] = []
+    glance: list[tuple[str, str]] = []
     if summary:
-        blocks += _told(summary)
+        blocks += _whole(lambda: _told(summary), SUMMARY_JSON, problems)
+        glance += _whole(lambda: _glance(summary), "", problems)
     elif SUMMARY_JSON not in by_name:
         problems.append(_UNFINISHED)
     if not summary.get("pieces") and record:
-        blocks.append(_pieces(record))
-    known = summary.get("versions") or versions
-    if isinstance(known, Mapping) and known:
-        pairs = [("Python", text(known.get("python")))]
-        for part in ("packages", "machine"):
-            held = known.get(part)
-            if isinstance(held, Mapping):
-                pairs += [(str(name), value_cell(value)) for name, value in held.items()]
-        blocks.append(facts("Releases and machine", pairs))
+        blocks += _whole(lambda: [_pieces(record)], RUN_JSON, problems)
+    inside = summary.get("versions")
+    known, holds = (inside, SUMMARY_JSON) if inside else (versions, VERSIONS_JSON)
+    blocks += _whole(lambda: _versions(known), f"versions in {holds}", problems)
     recipe = by_name.get(RECIPE)
     if recipe is None:
         problems.append(f"{RECIPE} is missing: what the run was asked for is not known.")
@@ -84,7 +84,7 @@ def run_section(files: Sequence[Found]) -> Section:
         tuple(name for name in (SUMMARY_JSON, RUN_JSON, VERSIONS_JSON, RECIPE) if name in by_name),
         tuple(blocks),
         " ".join(shown(problem) for problem in problems),
-        _glance(summary),
+        tuple(glance),
     )
 
 
@@ -128,9 +128,34 @@ def _held(found: Found | None, problems: list[str]) -> Mapping[str, Any]:
     return held
 
 
+def _whole(make: Callable[[], list[_Made]], what: str, problems: list[str]) -> list[_Made]:
+    """Return what can be made of one file; name a file that is damaged, and return nothing."""
+    try:
+        return make()
+    except DAMAGED as error:
+        problems += [damage(error, what)] if what else []
+        return []
+
+
+def _versions(known: Any) -> list[Block]:
+    if not isinstance(known, Mapping) or not known:
+        return []
+    pairs = [("Python", text(known.get("python")))]
+    for part in ("packages", "machine"):
+        held = known.get(part)
+        if isinstance(held, Mapping):
+            pairs += [(str(name), value_cell(value)) for name, value in held.items()]
+    return [facts("Releases and machine", pairs)]
+
+
+def _verdict(summary: Mapping[str, Any]) -> str:
+    """Say whether the goal was met; empty unless the file says yes or no."""
+    met = summary.get("goal_met")  # anything, a list even, in a damaged file
+    return "reached" if met is True else "missed" if met is False else ""
+
+
 def _told(summary: Mapping[str, Any]) -> list[Block]:
-    goal, met = summary.get("goal"), summary.get("goal_met")
-    verdict = {True: "reached", False: "missed"}.get(met, "not measured")  # type: ignore[arg-type]
+    goal, verdict = summary.get("goal"), _verdict(summary) or "not measured"
     pairs = [
         ("recipe", text(summary.get("recipe"))),
         ("target", text(summary.get("target"))),
@@ -220,10 +245,10 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def _glance(summary: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _glance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     pairs = [
         ("target", text(summary.get("target")).text),
         ("drafts", str(len(_mappings(summary.get("drafts"))) or "")),
-        ("goal", {True: "reached", False: "missed"}.get(summary.get("goal_met"), "")),  # type: ignore[arg-type]
+        ("goal", _verdict(summary)),
     ]
-    return tuple((name, said) for name, said in pairs if said)
+    return [(name, said) for name, said in pairs if said]

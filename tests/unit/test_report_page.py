@@ -262,6 +262,59 @@ def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
     assert len(page.tables["Parts that no file tells of"]) == 5
 
 
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({"domains": [{"name": deep(600)}]}, "report.json could not be shown: it is nested"),
+        ({"target": deep(900)}, ""),
+        ({"versions": {"python": "3", "machine": {"cpu": deep(600)}}}, "versions in report.json"),
+        ({"pieces": [{"piece": "measure", "step": "measure", "reason": deep(600)}]}, "nested"),
+        ({"goal": 1.5, "goal_met": []}, ""),
+        ({"goal": {}, "goal_met": {"a": 1}, "drafts": [{"name": []}], "pieces": {}}, ""),
+    ],
+)
+def test_a_damaged_report_of_a_run_is_named_and_the_rest_is_shown(
+    tmp_path: Path, search: SearchResult, summary: dict[str, Any], said: str
+) -> None:
+    search.save(tmp_path / "search" / "search.json")
+    write_json(tmp_path / "run.json", {"format": 1, "pieces": {}})
+    (tmp_path / "recipe.yaml").write_text("target: smollm2\n")
+    write_json(tmp_path / "report.json", summary)
+    page = read(build_report(tmp_path))
+    assert titles(tmp_path)[:2] == ["The run", "Search"]
+    assert "target: smollm2" in page.text
+    assert "reached" not in page.text
+    run = next(one for one in make_page(tmp_path).sections if one.title == "The run")
+    assert said in run.problem
+    assert bool(run.problem) == bool(said)
+    if "goal" in summary:
+        asked = {row[0]: row[1] for row in page.tables["What was asked for"]}
+        assert asked["goal"].endswith(": not measured")
+
+
+@pytest.mark.parametrize("part", ["run_section", "missing_parts"])
+def test_no_section_takes_the_page_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    write_json(tmp_path / "run.json", {"format": 1, "pieces": {}})
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setattr(report_page, part, broken)
+    made = make_page(tmp_path)
+    title = {"run_section": "The run: This file", "missing_parts": "Missing parts: The list"}[part]
+    (problem,) = (one for one in made.problems if one.startswith(title))
+    assert "could not be shown, it is damaged or of another release: KeyError('x')" in problem
+
+
 def test_drafts_of_several_domains(tmp_path: Path, search: SearchResult) -> None:
     write_json(tmp_path / "run.json", {"format": 1, "pieces": {}})
     for domain in ("sql", "chat"):
