@@ -77,6 +77,14 @@ def test_the_interval_narrows_with_more_texts() -> None:
     assert alone["low"] == alone["token_coverage"] == alone["high"]
 
 
+def test_empty_texts_are_not_drawn() -> None:
+    found = token_coverage([[], [5, 5], [5]], [5])
+    assert (found["token_coverage"], found["low"], found["high"]) == (1, 1, 1)
+    texts = [[1, 1, 2], [1, 2], [2, 2, 2]]
+    one, other = token_coverage(texts, [1]), token_coverage([[], *texts, [], []], [1])
+    assert (one["low"], one["high"]) == (other["low"], other["high"])
+
+
 @pytest.mark.parametrize("wrong", [-1, 1.0, "5", True, None])
 def test_what_is_no_id_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"from 0 up, got .* in text 1"):

@@ -18,7 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 from vtrim_hf.metrics import METRICS, metric_path
@@ -205,6 +207,19 @@ def test_texts_are_encoded(byte_tokenizer: Any, tmp_path: Path) -> None:
         ("token_coverage", {"predictions": [], "kept_ids": [1]}, ValueError, "at least one token"),
         ("acceptance_length", {"predictions": [2, 3]}, ValueError, "expected format"),
         ("acceptance_length", {"predictions": [[-1]]}, ValueError, "from 0 up, got -1"),
+        # `datasets` would cut these down to whole numbers.
+        ("acceptance_length", {"predictions": [[1], [1.5]]}, ValueError, "got 1.5 in text 1"),
+        ("acceptance_length", {"predictions": np.array([[1.5]])}, ValueError, "1.5.* in text 0"),
+        ("acceptance_length", {"predictions": torch.ones(1, 2)}, ValueError, "in text 0"),
+        ("acceptance_length", {"predictions": [[True]]}, ValueError, "got True in text 0"),
+        (
+            "token_coverage",
+            {"predictions": [[5.7, 1.2]], "kept_ids": [1]},
+            ValueError,
+            "got 5.7 in text 0",
+        ),
+        ("acceptance_length", {}, ValueError, "must be given, or added before, got None"),
+        ("token_coverage", {"predictions": None, "kept_ids": [1]}, ValueError, "must be given"),
         ("number_match", {"predictions": [5], "references": ["5"]}, ValueError, "expected format"),
         ("entity_f1", {"predictions": ["{}"], "references": [{}]}, ValueError, "expected format"),
         ("call_match", {"predictions": ["a", "b"], "references": ["[]"]}, ValueError, "Mismatch"),
@@ -224,6 +239,22 @@ def test_batches_add_up(modules: dict[str, Any]) -> None:
     for text in ([2, 0, 3], [1]):
         length.add(prediction=text)
     assert length.compute()["acceptance_length"] == 2.5
+    coverage = modules["token_coverage"]
+    coverage.add_batch(predictions=np.array([[1, 2]]))
+    coverage.add_batch(predictions=[torch.tensor([1])])
+    assert coverage.compute(kept_ids=[1])["covered_tokens"] == 2
+    with pytest.raises(ValueError, match="must be given, or added before, got None"):
+        coverage.compute(kept_ids=[1])
+
+
+def test_an_added_text_is_checked_before_it_is_stored() -> None:
+    evaluate = pytest.importorskip("evaluate")
+    for name in ("acceptance_length", "token_coverage"):
+        module = evaluate.load(metric_path(name), keep_in_memory=True)
+        with pytest.raises(ValueError, match=r"got 1\.5 in the text"):
+            module.add(prediction=[1.5])
+        with pytest.raises(ValueError, match=r"got 1\.5 in text 1"):
+            module.add_batch(predictions=[[1], [1.5]])
 
 
 def test_folders_load_alone_and_offline(tmp_path: Path) -> None:

@@ -71,6 +71,14 @@ def test_texts_are_drawn_and_not_drafts() -> None:
     assert apart["high"] - apart["low"] < once["high"] - once["low"]
 
 
+def test_texts_without_drafts_are_not_drawn() -> None:
+    found = acceptance_length([[], [1]])
+    assert (found["acceptance_length"], found["low"], found["high"]) == (2, 2, 2)
+    texts = [[4, 1], [0], [2, 2]]
+    one, other = acceptance_length(texts), acceptance_length([[], *texts, []])
+    assert (one["low"], one["high"]) == (other["low"], other["high"])
+
+
 @pytest.mark.parametrize("wrong", [-1, 1.0, "5", True, None])
 def test_what_is_no_count_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"from 0 up, got .* in text 1"):

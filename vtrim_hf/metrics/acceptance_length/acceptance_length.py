@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from .verified_drafts import acceptance_length
+from .verified_drafts import acceptance_length, checked_counts
 
 _DESCRIPTION = """
 The acceptance length of speculative (assisted) decoding is how many tokens one verification of a
@@ -61,6 +61,34 @@ class AcceptanceLength(evaluate.Metric):  # type: ignore[misc]
             license="Apache-2.0",
             reference_urls=["https://arxiv.org/abs/2211.17192"],
         )
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **options: Any) -> Any:
+        """Compute the figures of what is given here, or was added before.
+
+        Raises:
+            ValueError: if that is nothing, or no lists of counts.
+        """
+        if predictions is None and self.writer is None:
+            raise ValueError("predictions must be given, or added before, got None")
+        return super().compute(predictions=predictions, references=references, **options)
+
+    def add_batch(self, *, predictions: Any = None, **others: Any) -> None:
+        """Add some texts; what is no whole number is refused, `datasets` would cut it to one."""
+        if isinstance(predictions, Iterable) and not isinstance(predictions, str):
+            predictions = [
+                self._checked(text, f"text {number}") for number, text in enumerate(predictions)
+            ]
+        super().add_batch(predictions=predictions, **others)
+
+    def add(self, *, prediction: Any = None, **others: Any) -> None:
+        """Add one text, of which the same holds."""
+        super().add(prediction=self._checked(prediction, "the text"), **others)
+
+    def _checked(self, text: Any, where: str) -> Any:
+        """Return a text's counts; what is no list is left for `datasets` to refuse."""
+        if isinstance(text, str) or not isinstance(text, Iterable):
+            return text
+        return checked_counts(text, where)
 
     def _compute(
         self,

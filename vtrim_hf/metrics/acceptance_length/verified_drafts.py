@@ -30,8 +30,9 @@ def acceptance_length(
 
     Returns:
         acceptance_length, 1 + accepted tokens / verified drafts, a ratio of sums over all texts;
-        low and high, its 95 % interval, by drawing whole texts anew 1,000 times, as drafts of one
-        text resemble each other (one text alone says nothing about others: both equal the length);
+        low and high, its 95 % interval, by drawing whole texts that have drafts anew 1,000 times,
+        as drafts of one text resemble each other (one text alone says nothing about others: both
+        equal the length);
         acceptance_by_position, the share of the drafts whose i-th token was taken, which sum to
         acceptance_length - 1;
         verifications, accepted and texts;
@@ -41,9 +42,7 @@ def acceptance_length(
         ValueError: if a count is no whole number from 0 up, there is no verification, or
             `drafted` does not fit: other lists, or a draft of which more was taken than it had.
     """
-    texts = [
-        [_count(count, f"text {number}") for count in text] for number, text in enumerate(accepted)
-    ]
+    texts = [checked_counts(text, f"text {number}") for number, text in enumerate(accepted)]
     every = [count for text in texts for count in text]
     if not every:
         raise ValueError(
@@ -75,8 +74,7 @@ def _drafted(drafted: int | Iterable[Sequence[int]], texts: Sequence[Sequence[in
     """Return the tokens of each draft, text by text."""
     if isinstance(drafted, Iterable):
         lists = [
-            [_count(count, f"drafted, text {number}") for count in text]
-            for number, text in enumerate(drafted)
+            checked_counts(text, f"drafted, text {number}") for number, text in enumerate(drafted)
         ]
     else:
         lists = [[_count(drafted, "drafted")] * len(text) for text in texts]
@@ -96,6 +94,19 @@ def _drafted(drafted: int | Iterable[Sequence[int]], texts: Sequence[Sequence[in
     return [tokens for text in lists for tokens in text]
 
 
+def checked_counts(text: Iterable[Any], where: str) -> list[int]:
+    """Return the counts of one text as Python's own numbers.
+
+    Args:
+        text: what a caller gave.
+        where: names it in an error.
+
+    Raises:
+        ValueError: if one is no whole number from 0 up.
+    """
+    return [_count(count, where) for count in text]
+
+
 def _count(count: Any, where: str) -> int:
     try:
         number = operator.index(count)
@@ -108,10 +119,10 @@ def _count(count: Any, where: str) -> int:
 
 def _interval(parts: np.ndarray, seed: int) -> tuple[float, float]:
     """Draw whole texts anew; parts [texts, 2] are numerators and denominators of one ratio."""
+    parts = parts[parts[:, 1] > 0]  # a drawing of nothing but empty texts would have no ratio
     draw = np.random.default_rng(seed).integers
     sums = np.stack(
         [parts[draw(len(parts), size=len(parts))].sum(axis=0) for _ in range(_RESAMPLES)]
     )
-    ratios = sums[:, 0] / np.maximum(sums[:, 1], 1)  # empty texts may be drawn alone
-    low, high = np.percentile(ratios, [2.5, 97.5])
+    low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5])
     return float(low), float(high)

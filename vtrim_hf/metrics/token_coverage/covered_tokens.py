@@ -34,8 +34,8 @@ def token_coverage(
 
     Returns:
         token_coverage, the share of tokens (each as often as it is said) that is held;
-        low and high, its 95 % interval, by drawing whole texts anew 1,000 times (one text alone
-        says nothing about others, so both then equal the share);
+        low and high, its 95 % interval, by drawing whole texts that have tokens anew 1,000 times
+        (one text alone says nothing about others, so both then equal the share);
         tokens and covered_tokens;
         distinct_tokens and distinct_missed;
         whole_texts, the share of texts of which every token is held;
@@ -50,7 +50,7 @@ def token_coverage(
     said: set[int] = set()
     parts = []
     for number, text in enumerate(texts):
-        ids = [_id(token, f"text {number}") for token in text]
+        ids = checked_ids(text, f"text {number}")
         outside = [token for token in ids if token not in kept]
         said.update(ids)
         missed.update(outside)
@@ -91,6 +91,19 @@ def _kept(kept_ids: Any) -> frozenset[int]:
     return kept
 
 
+def checked_ids(text: Iterable[Any], where: str) -> list[int]:
+    """Return the ids of one text as Python's own numbers.
+
+    Args:
+        text: what a caller gave.
+        where: names it in an error.
+
+    Raises:
+        ValueError: if one is no whole number from 0 up.
+    """
+    return [_id(token, where) for token in text]
+
+
 def _id(token: Any, where: str) -> int:
     try:
         index = operator.index(token)
@@ -103,10 +116,10 @@ def _id(token: Any, where: str) -> int:
 
 def _interval(parts: np.ndarray, seed: int) -> tuple[float, float]:
     """Draw whole texts anew; parts [texts, 2] are numerators and denominators of one ratio."""
+    parts = parts[parts[:, 1] > 0]  # a drawing of nothing but empty texts would have no ratio
     draw = np.random.default_rng(seed).integers
     sums = np.stack(
         [parts[draw(len(parts), size=len(parts))].sum(axis=0) for _ in range(_RESAMPLES)]
     )
-    ratios = sums[:, 0] / np.maximum(sums[:, 1], 1)  # empty texts may be drawn alone
-    low, high = np.percentile(ratios, [2.5, 97.5])
+    low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5])
     return float(low), float(high)
