@@ -46,7 +46,8 @@ class CallTally:
         verified_drafts: rounds in which the target checked at least one draft token.
         drafted: drafted[i] is how many drafts had a token at position i.
         accepted: accepted[i] is how many drafts had their token at position i accepted.
-        step_seconds: time spent drafting in all rounds but the first, which reads the prompt.
+        step_seconds: time spent drafting in all rounds but the first that drafts, in which the
+            draft reads the prompt: for an EAGLE-3 draft the second round.
         step_tokens: tokens drafted in that time.
         proposed: how often each token id was drafted.
     """
@@ -230,19 +231,19 @@ class _Watch:
         # the instance's methods are replaced, not its class: Transformers asks for `type(self)`
         fetch, update = generator.get_candidates, generator.update_candidate_strategy
         draft: list[int] = []
-        length = rounds = 0
+        length = drafts = 0
 
         def get_candidates(input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            nonlocal draft, length, rounds
+            nonlocal draft, length, drafts
             before = self._clock.drafting_seconds()
             with self._as_drafting():
                 candidates = fetch(input_ids, *args, **kwargs)
             length = input_ids.shape[1]
             draft = candidates[0][0, length:].tolist()
-            rounds += 1
-            if rounds > 1 and self._clock.running:
+            if drafts and self._clock.running:
                 self._tally.step_seconds += self._clock.drafting_seconds() - before
                 self._tally.step_tokens += len(draft)
+            drafts += bool(draft)
             return candidates
 
         def update_candidate_strategy(

@@ -144,6 +144,16 @@ class TestCounts:
         assert tally.verified_drafts == 1
         assert tally.accepted == [1, 1, 1]
 
+    def test_a_step_is_told_without_the_round_that_reads_the_prompt(self, tiny_llama: Any) -> None:
+        """An EAGLE-3 draft reads it in the second round, after the target's first pass."""
+        said = plain_text(tiny_llama, PROMPTS[0])
+        for first in ([], said[:1]):
+            at = 1 + len(first)
+            _, tally, _ = scripted(tiny_llama, [first, said[at : at + 3], said[at + 4 : at + 6]])
+            assert sum(tally.drafted) == len(first) + 5
+            assert tally.step_tokens == (5 if first else 2)
+            assert tally.step_seconds > 0
+
     def test_draft_equal_to_target_is_always_right(self, tiny_target: Any) -> None:
         report = measure(tiny_target, copy.deepcopy(tiny_target), compare={"itself": tiny_target})
         for entry in (report.draft, report.entries["itself"]):
