@@ -74,13 +74,13 @@ def cut_after_training() -> str:
     return f"is on sql as fast as one that was trained trimmed ({interval(found['trimmed_over'])})"
 
 
-def outside_of_the_datas_answers() -> str:
+def outside_of_the_datas_answers(*domains: str) -> str:
     sets = read("evidence/decoding/figures.json")["sets"]
     shares = [
-        sets[f"{name}_on_{name}"]["ways"]["optimised"]["out_of_vocabulary"]
-        for name in ("sql", "function_calling", "ner")
+        100 * sets[f"{name}_on_{name}"]["ways"]["optimised"]["out_of_vocabulary"]
+        for name in domains
     ]
-    return f"misses {100 * min(shares):.0f} to {100 * max(shares):.0f} % of what"
+    return f"misses {min(shares):.0f} to {max(shares):.0f} %"
 
 
 SENTENCES: tuple[Callable[[], str], ...] = (
@@ -92,7 +92,10 @@ SENTENCES: tuple[Callable[[], str], ...] = (
     against_trained_full,
     minutes_of_training,
     cut_after_training,
-    outside_of_the_datas_answers,
+    lambda: (
+        f"{outside_of_the_datas_answers('sql', 'function_calling', 'ner')} of what this target"
+    ),
+    lambda: f"{outside_of_the_datas_answers('math', 'code')} and is as good",
 )
 
 
