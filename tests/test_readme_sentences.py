@@ -74,7 +74,8 @@ def cut_after_training() -> str:
     return f"is on sql as fast as one that was trained trimmed ({interval(found['trimmed_over'])})"
 
 
-def outside_of_the_datas_answers(*domains: str) -> str:
+def outside(*domains: str) -> str:
+    """Say what the search's choice of the data's own answers misses."""
     sets = read("evidence/decoding/figures.json")["sets"]
     shares = [
         100 * sets[f"{name}_on_{name}"]["ways"]["optimised"]["out_of_vocabulary"]
@@ -92,10 +93,8 @@ SENTENCES: tuple[Callable[[], str], ...] = (
     against_trained_full,
     minutes_of_training,
     cut_after_training,
-    lambda: (
-        f"{outside_of_the_datas_answers('sql', 'function_calling', 'ner')} of what this target"
-    ),
-    lambda: f"{outside_of_the_datas_answers('math', 'code')} and is as good",
+    lambda: f"{outside('sql', 'function_calling', 'ner')} of what this target",
+    lambda: f"{outside('math', 'code')} and is as good",
 )
 
 
