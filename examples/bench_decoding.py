@@ -34,16 +34,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import Constant, check_rows, named_drafts, spread_prompts
+from bench_arguments import add_dtype, add_places, at_least_one, data_folder
+from bench_parts import Constant, check_drafts, check_rows, model_named, named_drafts
+from bench_prompts import spread_prompts
 from bench_results import (
-    add_places,
     command_line,
-    data_folder,
     digest_of,
     ended_after,
     file_hash,
@@ -53,59 +52,15 @@ from bench_results import (
 )
 from bench_trained_draft import length_ratio, measured
 from bench_ways import GENERAL, Lookup, Ways, chosen_for, fixed_ids
+from decoding_cases import Case, cases_of
 from decoding_report import beside_the_paper, draw, markdown
 
 from vtrim_hf import DecodeReport
 from vtrim_hf.measuring_step import Loadable
 from vtrim_hf.named_models import NamedModel
 
-OOD = "ood"
 FORMAT = 1  # raise it when a set would be measured or told otherwise
 BOTH = ["float32", "bfloat16"]  # in which the target alone is tried
-
-
-@dataclass(frozen=True)
-class Case:
-    """One draft on one set of prompts."""
-
-    draft: str
-    set: str
-    data: Path
-    ood: bool = False
-
-    @property
-    def name(self) -> str:
-        """A name for a folder."""
-        return f"{self.draft}_on_{self.set}"
-
-
-def cases_of(drafts: Sequence[str], ood_draft: str, data: Path) -> list[Case]:
-    """List what is measured.
-
-    Raises:
-        SystemExit: if a file is missing, or has the name of another set of the same draft.
-    """
-    cases = [Case(name, name, data / name / "test.jsonl") for name in drafts]
-    drafts_own = {case.name for case in cases}
-    if ood_draft not in ("", GENERAL, *drafts):
-        raise SystemExit(f"--ood-draft {ood_draft}: there is no --draft of this name")
-    if ood_draft in drafts:
-        files = sorted((data / OOD).glob("*.jsonl"))
-        if not files:
-            raise SystemExit(
-                f"{data / OOD} holds no *.jsonl to measure {ood_draft!r} on: examples/"
-                "build_domains.py DATA --only ood writes them; --ood-draft '' goes without"
-            )
-        cases += [Case(ood_draft, file.stem, file, ood=True) for file in files]
-    for case in cases:
-        if not case.data.is_file():
-            raise SystemExit(f"there is no {case.data} to measure the draft {case.draft!r} on")
-        if case.ood and case.name in drafts_own:
-            raise SystemExit(
-                f"{case.data} must not be named like the draft {case.draft!r}, whose own set has "
-                "that name in the report: rename the file"
-            )
-    return cases
 
 
 def a_forward(report: DecodeReport, name: str) -> float | None:
@@ -195,10 +150,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--counts", action="append", default=[], metavar="NAME=FILE", help="of a draft's domain"
     )
     parser.add_argument("--prompts", type=int, default=12, help="of each set")
-    parser.add_argument("--longest-prompt", type=int, help="characters; longer ones are left out")
+    parser.add_argument(
+        "--longest-prompt", type=at_least_one, help="characters; longer ones are left out"
+    )
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--draft-length", type=int, default=4, help="n, of every way")
-    parser.add_argument("--dtype", default="bfloat16", help="of target and drafts")
+    add_dtype(parser, "of target and drafts")
     add_places(parser, "decoding")
     args = parser.parse_args(argv)
     if min(args.prompts, args.max_new_tokens, args.draft_length, *args.fixed) < 1:
@@ -208,14 +165,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace, command: str) -> None:
     """Measure every set that is not measured yet."""
-    target = NamedModel(args.target)
+    target = model_named(args.target)
     drafts, trained_full = named_drafts(args.draft), named_drafts(args.trained_full)
     if unknown := trained_full.keys() - drafts.keys():
         raise SystemExit(f"--trained-full {min(unknown)}: there is no --draft of this name")
     cases = cases_of([*drafts], args.ood_draft, args.data)
     others: dict[str, Loadable] = {"lookup": Lookup(args.draft_length)}
     if args.assistant:
-        others["assistant"] = Constant(NamedModel(args.assistant))
+        others["assistant"] = Constant(model_named(args.assistant, "--assistant"))
     names = ("prompts", "longest_prompt", "max_new_tokens", "draft_length", "dtype")
     settings = {
         "target_identity": target.identity,
@@ -257,19 +214,26 @@ def run(args: argparse.Namespace, command: str) -> None:
                 "format": FORMAT,
                 **settings,
                 "ways": {way: one.identity for way, one in made[case.draft][0].items()},
-                "asked": prompts,
+                "asked": one_set.prompts,
             }
         )
-        for case, (prompts, _) in zip(cases, asked, strict=True)
+        for case, one_set in zip(cases, asked, strict=True)
     }
     left = [case for case in cases if sets.get(case.name, {}).get("call") != calls[case.name]]
-    for case, (prompts, left_out) in zip(cases, asked, strict=True):
+    models = [
+        group[name]
+        for group in (drafts, trained_full)
+        for name in dict.fromkeys(case.draft for case in left)
+        if name in group
+    ]
+    check_drafts(target, models, args.dtype)
+    for case, one_set in zip(cases, asked, strict=True):
         if case not in left:
             print(f"{case.name} is of this call already; delete {args.output} to measure anew")
             continue
         print(f"{case.name}: {args.prompts} prompts of {case.data}")
         answering, expected = made[case.draft]
-        report, identity = measure(case, target, answering, prompts, args)
+        report, identity = measure(case, target, answering, one_set.prompts, args)
         check_rows(report, expected)
         sets[case.name] = {
             "call": calls[case.name],
@@ -279,7 +243,8 @@ def run(args: argparse.Namespace, command: str) -> None:
             "out_of_distribution": case.ood,
             "data": str(case.data),
             "data_sha256": file_hash(case.data),
-            "left_out": left_out,
+            "left_out": one_set.left_out,
+            "unreadable": one_set.unreadable,
             "draft_identity": drafts[case.draft].identity,
             "optimised": ways.optimised(case.draft),
             **figures_of(report, identity),

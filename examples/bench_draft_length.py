@@ -16,10 +16,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from bench_arguments import add_dtype, results_folder
+from bench_parts import check_drafts, model_named
 from tqdm.auto import tqdm
 
 from vtrim_hf import TrimmedDraftForCausalLM, calibrate_confidence
@@ -115,12 +116,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", default="smollm2")
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--max-new-tokens", type=int, default=96)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--output", type=Path, help="folder for draft_length.json and .md")
+    add_dtype(parser, "of target and draft")
+    parser.add_argument(
+        "--output", type=results_folder, help="folder for draft_length.json and .md"
+    )
     args = parser.parse_args(argv)
     if args.prompts < 1 or args.max_new_tokens < 1:
         parser.error("--prompts and --max-new-tokens must be at least 1")
-    judge = NamedModel(args.target)
+    judge = model_named(args.target)
+    check_drafts(judge, [NamedModel(args.draft)], args.dtype)
     target = judge.model(args.dtype)
     dtype = getattr(torch, args.dtype)
     draft = TrimmedDraftForCausalLM.from_pretrained(args.draft, dtype=dtype)

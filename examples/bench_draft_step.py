@@ -19,6 +19,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
+from bench_arguments import DTYPES
 from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
 
@@ -89,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", help="Hub id or folder; the embedded SmolLM2 by default")
     parser.add_argument("--kept", type=int, default=4096, help="k, rows of the draft's head")
-    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16", "float32"])
     args = parser.parse_args()
     for name in args.dtypes:
         dtype = getattr(torch, name)

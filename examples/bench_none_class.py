@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_arguments import results_folder
+from bench_parts import model_named
 from bench_results import FIGURES, REPORT, command_line
 
 from vtrim_hf import DraftVocabulary, TokenCounts, TrimmedDraftForCausalLM, required_token_ids
 from vtrim_hf.eagle_body import normed
 from vtrim_hf.eagle_unroll import unroll
 from vtrim_hf.kept_ids import rows_of
-from vtrim_hf.named_models import NamedModel
 from vtrim_hf.training_batches import collate
 from vtrim_hf.training_data import TrainingSequences, read_sequences
 from vtrim_hf.training_features import TargetReader
@@ -221,10 +222,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[400, 800, 1600])
     parser.add_argument("--draft-length", type=int, default=4)
     parser.add_argument("--step", type=float, default=0.04, help="one step, in verifications")
-    parser.add_argument("--output", type=Path, default=Path("bench_none_class"))
+    parser.add_argument("--output", type=results_folder, default=Path("bench_none_class"))
     args = parser.parse_args(argv)
 
-    judge = NamedModel(args.target)
+    judge = model_named(args.target)
     target: Any = judge.model("float32")
     whole: Any = TrimmedDraftForCausalLM.from_pretrained(args.draft, dtype=torch.float32)
     counts = TokenCounts.load(args.counts)

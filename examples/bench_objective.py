@@ -36,21 +36,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_arguments import add_dtype, add_places, at_least_one, data_folder
 from bench_parts import (
     by_need,
+    check_drafts,
     check_rows,
     counts_of,
+    model_named,
     named_drafts,
     required_ids,
     rows_of,
-    search_rows,
-    spread_prompts,
 )
+from bench_prompts import search_rows, spread_prompts
 from bench_results import (
     FIGURES,
-    add_places,
     command_line,
-    data_folder,
     digest_of,
     ended_after,
     file_hash,
@@ -66,7 +66,6 @@ from objective_summary import draw as draw_summary
 from objective_summary import markdown as summary
 
 from vtrim_hf import TokenCounts
-from vtrim_hf.named_models import NamedModel
 from vtrim_hf.search_space import running_coverage
 from vtrim_hf.vocabulary import rank_ids
 
@@ -94,10 +93,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--search-prompts", type=int, default=12, help="for the acceptance")
     parser.add_argument("--trial-prompts", type=int, default=6, help="of these, in a trial of TPE")
     parser.add_argument("--trials", type=int, default=8, help="of TPE")
-    parser.add_argument("--longest-prompt", type=int, help="characters; longer ones are left out")
+    parser.add_argument(
+        "--longest-prompt", type=at_least_one, help="characters; longer ones are left out"
+    )
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--draft-length", type=int, default=4, help="n, of every size")
-    parser.add_argument("--dtype", default="bfloat16", help="of target and draft")
+    add_dtype(parser, "of target and draft")
     add_places(parser, "objective")
     args = parser.parse_args(argv)
     for name in NUMBERS:
@@ -154,7 +155,7 @@ def measure(
 
 def run(args: argparse.Namespace, command: str) -> None:
     """Measure the domain unless it is measured, and tell of all."""
-    target, drafts = NamedModel(args.target), named_drafts([args.draft])
+    target, drafts = model_named(args.target), named_drafts([args.draft])
     if len(drafts) != 1:
         raise SystemExit(f"--draft must be one NAME=DRAFT, got {', '.join(drafts)}")
     ((domain, draft),) = drafts.items()
@@ -181,9 +182,10 @@ def run(args: argparse.Namespace, command: str) -> None:
     counts = counts_of(target, args.counts, asked_of, heldout=HELDOUT)
     rows = list(search_rows(asked_of, HELDOUT, target.vocab_size))
     longest, tokenizer = args.longest_prompt, target.tokenizer
-    asked, asked_left_out = spread_prompts(rows, tokenizer, args.search_prompts, longest)
+    searched = spread_prompts(rows, tokenizer, args.search_prompts, longest)
     # All that can be refused is refused first; nothing else reads the test data.
-    tested, left_out = spread_prompts(tested_on, tokenizer, args.prompts, longest)
+    judged = spread_prompts(tested_on, tokenizer, args.prompts, longest)
+    asked, tested = searched.prompts, judged.prompts
     if shared := sum(prompt in asked for prompt in tested):
         raise SystemExit(
             f"sizes must be chosen by other prompts than they are judged by, and {shared} of the "
@@ -201,6 +203,7 @@ def run(args: argparse.Namespace, command: str) -> None:
     if domains.get(domain, {}).get("call") == digest_of(call):
         print(f"{domain} is of this call already; delete {args.output / domain} to measure anew")
     else:
+        check_drafts(target, [draft], args.dtype)
         own = draft.model("auto").vocabulary.ids.numpy()
         order = by_need(counts.array("search"), required_ids(target), own)
         heads = Heads(draft, target, trained, order)
@@ -217,7 +220,8 @@ def run(args: argparse.Namespace, command: str) -> None:
             "search_data_sha256": file_hash(asked_of),
             "test_data": str(tested_on),
             "test_data_sha256": file_hash(tested_on),
-            "left_out": {"search": asked_left_out, "test": left_out},
+            "left_out": {"search": searched.left_out, "test": judged.left_out},
+            "unreadable": {"search": searched.unreadable, "test": judged.unreadable},
             "counts": None if args.counts is None else str(args.counts),
             "counts_fingerprint": counts.fingerprint,
             **measure(domain, heads, counts, asked, tested, args),

@@ -21,6 +21,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench_arguments import DTYPES, add_dtype
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vtrim_hf as vt
@@ -120,8 +121,10 @@ def main() -> None:
     parser.add_argument("--draft-length", type=int, help="instead of choosing one")
     parser.add_argument("--threshold", type=float, default=0.4)
     parser.add_argument("--min-coverage", type=float, default=0.97)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--plain-dtypes", nargs="*", default=["float32", "bfloat16"])
+    add_dtype(parser, "of both models")
+    parser.add_argument(
+        "--plain-dtypes", nargs="*", choices=DTYPES, default=["float32", "bfloat16"]
+    )
     parser.add_argument("--output", type=Path, default=Path("bench_pair.json"))
     args = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""What benchmarks of drafts measure: drafts as named, with other rows; counts, prompts.
+"""What benchmarks of drafts measure: targets and drafts as named, with other rows; counts.
 
 Drafts are measured by `measured` of bench_trained_draft.py; this is no program of its own.
 """
@@ -6,21 +6,14 @@ Drafts are measured by `measured` of bench_trained_draft.py; this is no program 
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vtrim_hf import DecodeReport, DraftVocabulary, TokenCounts, required_token_ids
-from vtrim_hf.batch_counting import CountRules
-from vtrim_hf.chat_data import open_chat_data
-from vtrim_hf.chat_messages import MalformedRow, content_text
-from vtrim_hf.chat_rendering import ChatRenderer
-from vtrim_hf.chat_rows import read_row
+from vtrim_hf import DecodeReport, DraftVocabulary, TokenCounts, check_pair, required_token_ids
 from vtrim_hf.named_models import NamedModel
-from vtrim_hf.prompt_reading import PromptReader
 from vtrim_hf.training_facts import WEIGHTS
 from vtrim_hf.training_facts import weights_hash as hash_in
 from vtrim_hf.vocabulary import tokenizer_fingerprint
@@ -104,6 +97,23 @@ def weights_hash(draft: NamedModel) -> str:
     return hash_in(place)
 
 
+def model_named(name: str, option: str = "--target") -> NamedModel:
+    """Return the model that an option names; its config and tokenizer are read.
+
+    Raises:
+        SystemExit: if they cannot be.
+    """
+    model = NamedModel(name)
+    try:
+        _ = model.vocab_size, model.tokenizer, model.identity
+    except (OSError, ValueError) as error:
+        raise SystemExit(
+            f"{option} must be smollm2, a folder of a model or a Hub id, got {name}: "
+            f"{_first_line(error)}"
+        ) from error
+    return model
+
+
 def named_drafts(words: Sequence[str]) -> dict[str, NamedModel]:
     """Read drafts as NAME=PLACE, or as a folder whose subfolders are drafts.
 
@@ -133,7 +143,12 @@ def rows_of(draft: NamedModel, target: NamedModel) -> int:
     Raises:
         SystemExit: if it is no draft, or one for targets of another width.
     """
-    config = draft.config
+    try:
+        config = draft.config
+    except (OSError, ValueError) as error:
+        raise SystemExit(
+            f"{draft} must be the folder or Hub id of a draft: {_first_line(error)}"
+        ) from error
     rows = getattr(config, "draft_vocab_size", None)
     if rows is None:
         raise SystemExit(f"{draft} is no draft of this package: it has no draft_vocab_size")
@@ -143,6 +158,19 @@ def rows_of(draft: NamedModel, target: NamedModel) -> int:
             f"{target.vocab_size}"
         )
     return int(rows)
+
+
+def check_drafts(target: NamedModel, drafts: Iterable[NamedModel], dtype: str) -> None:
+    """Raise unless each of them can draft for the target; all are loaded.
+
+    Raises:
+        SystemExit: naming the draft, and why it cannot.
+    """
+    for draft in drafts:
+        try:
+            check_pair(target.model(dtype), draft.model("auto"), tokenizer=target.tokenizer)
+        except (OSError, TypeError, ValueError) as error:
+            raise SystemExit(f"{draft} cannot draft for {target}: {error}") from error
 
 
 def check_rows(report: DecodeReport, expected: Mapping[str, int]) -> None:
@@ -166,6 +194,10 @@ def check_rows(report: DecodeReport, expected: Mapping[str, int]) -> None:
             )
 
 
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 # --- counts ----------------------------------------------------------------------------------
 
 
@@ -181,16 +213,22 @@ def counts_of(
         heldout: share of it that is not in the search part.
 
     Raises:
-        SystemExit: if there is neither, or the counts are of another tokenizer or width.
+        SystemExit: if there is neither, they cannot be read, or are of another tokenizer or width.
     """
     width = target.vocab_size
     if counted is None:
         if not data.is_file():
             raise SystemExit(f"there is no {data} to count: give counts, as `vtrim count` writes")
-        return TokenCounts.from_dataset(
-            str(data), target.tokenizer, vocab_size=width, heldout=heldout, progress=False
-        )
-    counts = TokenCounts.load(counted)
+        try:
+            return TokenCounts.from_dataset(
+                str(data), target.tokenizer, vocab_size=width, heldout=heldout, progress=False
+            )
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"{data} cannot be counted: {error}") from error
+    try:
+        counts = TokenCounts.load(counted)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{counted} must be what `vtrim count` wrote: {error}") from error
     if counts.tokenizer_hash not in (None, tokenizer_fingerprint(target.tokenizer)):
         raise SystemExit(f"{counted} was counted with another tokenizer than that of {target}")
     if counts.vocab_size != width:
@@ -223,52 +261,3 @@ def by_need(counted: np.ndarray, required: Any, first: Any = ()) -> np.ndarray:
     ids = np.arange(counted.size)
     others = [~np.isin(ids, np.asarray([*part], dtype=np.int64)) for part in (required, first)]
     return np.lexsort((ids, -counted, *others))
-
-
-# --- prompts ---------------------------------------------------------------------------------
-
-
-def spread_prompts(
-    data: Any, tokenizer: Any, number: int, longest: int | None = None
-) -> tuple[list[list[int]], int]:
-    """Take prompts evenly from all over chat data: many sets are sorted by kind.
-
-    Args:
-        data: anything that `open_chat_data` opens.
-        tokenizer: the target's.
-        number: how many.
-        longest: characters of the messages, above which a prompt is left out.
-
-    Returns:
-        Ids, one list a prompt, in the target's own rendering; and how many were left out.
-
-    Raises:
-        SystemExit: if there are fewer.
-    """
-    reader = PromptReader(open_chat_data(data), ChatRenderer(tokenizer), sys.maxsize, strict=False)
-    every = [prompt for prompt in reader if prompt is not None]
-    short = [
-        prompt
-        for prompt in every
-        if longest is None
-        or sum(len(content_text(turn.get("content"))) for turn in prompt.context.messages)
-        <= longest
-    ]
-    left_out = len(every) - len(short)
-    if len(short) < number:
-        longer = f" ({left_out} longer ones are left out)" if left_out else ""
-        name = data if isinstance(data, str | Path) else "the search part"
-        raise SystemExit(f"{name} holds {len(short)} prompts{longer}, asked for {number}")
-    return [list(short[place * len(short) // number].ids) for place in range(number)], left_out
-
-
-def search_rows(data: Path, heldout: float, vocab_size: int) -> Iterator[Any]:
-    """Give the rows of chat data that are in the search part of its counts."""
-    rules = CountRules(vocab_size=vocab_size, heldout=heldout)
-    for row in open_chat_data(data):
-        try:
-            place = rules.place(read_row(row.row).digest())
-        except MalformedRow:
-            continue
-        if place < rules.blocks:
-            yield row.row

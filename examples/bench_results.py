@@ -1,12 +1,10 @@
-"""What benchmarks of drafts share besides measuring: their time, their places, what they tell."""
+"""What benchmarks of drafts share besides measuring: their time, their results, what they tell."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
-import re
 import shlex
 import signal
 import sys
@@ -16,50 +14,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bench_files import HOLDERS, read_object
+
 import vtrim_hf
 from vtrim_hf.vocabulary import write_atomically
 
 FIGURES, REPORT, PICTURE = "figures.json", "report.md", "report.png"
 AGAIN = 5.0  # seconds after which the time is said to be up once more
 
-# --- arguments -------------------------------------------------------------------------------
-
-
-def add_places(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add where results go, where raw rows lie, and how long a benchmark may take.
-
-    Results are committed; raw rows are large, and tell of one machine only.
-    """
-    parser.add_argument("--minutes", type=float, default=80, help="after which it ends")
-    output = Path("examples/evidence") / name
-    parser.add_argument("--output", type=Path, default=output, help="folder of the results")
-    work = Path("runs") / f"bench_{name}"
-    parser.add_argument("--work", type=Path, default=work, help="folder of what is measured, raw")
-
-
-def data_folder(place: str) -> Path:
-    """Return the folder of data that `--data` names: one here, or a data set of the Hub.
-
-    The latter is downloaded into runs/data, so that reports name a place that tells its origin.
-
-    Raises:
-        argparse.ArgumentTypeError: if it is neither.
-    """
-    here = Path(place)
-    if here.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        return here  # what is missing in there, or that it is missing, each script says itself
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    there = Path("runs") / "data" / place.replace("/", "--")
-    try:
-        snapshot_download(place, repo_type="dataset", local_dir=there)
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(
-            f"{place} must be a folder, or the Hub id of a data set: there is no such folder "
-            f"here, and to download it failed: {error}"
-        ) from error
-    return there
+# --- time and words ---------------------------------------------------------------------------
 
 
 @contextmanager
@@ -111,12 +74,12 @@ def measured_before(
         form: the "format" that they must have, where what they mean depends on it.
 
     Raises:
-        SystemExit: if they were measured otherwise.
+        SystemExit: if they were measured otherwise, or the file is damaged.
     """
     place = output / FIGURES
     if not place.is_file():
         return {}
-    there: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    there = read_object(place, ("settings", *HOLDERS))
     if form is not None and there.get("format") != form:
         raise SystemExit(
             f"{place} was measured by another version of this script: its format is "
@@ -236,5 +199,7 @@ def shown(value: float | None, form: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table, line by line."""
-    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
+    """Return a Markdown table, line by line; what ends a cell in Markdown does not in these."""
+    lines = [[cell.replace("|", "\\|") for cell in cells] for cells in (heads, *rows)]
+    lines.insert(1, ["---"] * len(heads))
+    return [f"| {' | '.join(cells)} |" for cells in lines]

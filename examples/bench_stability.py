@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_files import kept_rows
 from bench_results import FIGURES, REPORT, command_line, digest_of, write_figures
 from conversation_counts import Conversations, read_conversations
 from paper_figures import PAPER_ALPHA, PAPER_FLOOR
@@ -46,7 +47,6 @@ from vocabulary_runs import (
 from vocabulary_targets import Target
 
 from vtrim_hf import LatencyModel, TokenCounts
-from vtrim_hf.kept_rows import KeptRows
 from vtrim_hf.search_space import build_space
 
 SIZES = (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000)
@@ -190,7 +190,7 @@ def measure(
         say(f"{target.slug}: {domain.name} counted, {own.heldout.size:,}")
     if len(every) > 1:
         every[ALL] = Conversations.together(list(every.values()))
-    kept = KeptRows.beside(output / FIGURES, call)
+    kept = kept_rows(output / FIGURES, call, ["domain", "size", "drawn"])
     if kept.rows:
         say(f"{target.slug}: going on, {len(kept.rows)} numbers are done already")
     done = {(row["domain"], row["size"]) for row in kept.rows}

@@ -34,11 +34,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from bench_arguments import add_places, data_folder
+from bench_files import kept_rows
+from bench_parts import check_drafts, model_named, rows_of
 from bench_results import (
     FIGURES,
-    add_places,
     command_line,
-    data_folder,
     digest_of,
     ended_after,
     machines_of,
@@ -49,13 +50,13 @@ from task_answers import answer_all, scored
 from task_quality_report import DTYPES, draw, markdown
 from task_questions import TASKS, Questions, read_questions
 
-from vtrim_hf import check_pair
 from vtrim_hf.chat_data import open_chat_data
 from vtrim_hf.decoding_ways import machine_facts
 from vtrim_hf.kept_rows import KeptRows
 from vtrim_hf.named_models import NamedModel
 from vtrim_hf.vocabulary import write_atomically
 
+ROW = ("plain", "draft", "accepted", "drafted", "parting")
 FORMAT = 2  # raise it when answers would be found or scored otherwise
 
 
@@ -77,14 +78,13 @@ def measure(
     tokenizer, new_tokens = target.tokenizer, call["max_new_tokens"]
     for dtype in DTYPES:
         model, small = target.model(dtype), draft.model(dtype)
-        check_pair(model, small, tokenizer=tokenizer)
         found |= {
             "machines": machines_of([*found.get("machines", ()), machine_facts(model)]),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "draft_vocab_size": small.config.draft_vocab_size,
         }
         place = {"dtype": dtype, "machine": machine_facts(model)}
-        kept = KeptRows.beside(work / f"{name}_{dtype}.json", {**call, **place})
+        kept = kept_rows(work / f"{name}_{dtype}.json", {**call, **place}, ROW)
         if kept.rows:
             print(f"{name}, {dtype}: going on, {len(kept.rows)} prompts are answered already")
         answer_all(model, small, questions, new_tokens, kept, f"{name}, {dtype}")
@@ -176,16 +176,23 @@ def run(args: Any, command: str) -> None:
     Raises:
         SystemExit: if a draft changed a text in float32.
     """
-    target = NamedModel(args.target)
+    target = model_named(args.target)
     figures, settings = args.output / FIGURES, {"target_identity": target.identity}
     tasks = measured_before(args.output, settings).get("tasks", {})
     found: dict[str, Any] = {"target": args.target, "settings": settings, "tasks": tasks}
     for folder in (args.output, args.work):
         folder.mkdir(parents=True, exist_ok=True)
+    left: dict[str, tuple[NamedModel, Questions, dict[str, Any]]] = {}
     for name in args.tasks:
-        data, draft = args.data / name, NamedModel(args.drafts[name])
+        draft = NamedModel(args.drafts[name])
+        rows_of(draft, target)
         questions = read_questions(
-            data, target.tokenizer, args.prompts, shots=args.shots, longest=args.max_prompt_tokens
+            args.data / name,
+            TASKS[name],
+            target.tokenizer,
+            args.prompts,
+            shots=args.shots,
+            longest=args.max_prompt_tokens,
         )
         call = {
             "format": FORMAT,
@@ -197,6 +204,12 @@ def run(args: Any, command: str) -> None:
         if found["tasks"].get(name, {}).get("call") == call:
             print(f"{name} in {figures} is of this call already; delete it to measure anew")
             continue
+        check_drafts(target, [draft], DTYPES[0])
+        draft.release()
+        left[name] = draft, questions, call
+    # All that can be refused is refused by now.
+    for name, (draft, questions, call) in left.items():
+        data = args.data / name
         identify = open_chat_data(str(data / "test.jsonl")).identity
         measured, rows = measure(name, target, draft, questions, args.work, call)
         found["tasks"][name] = {

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import weights_hash
+from bench_arguments import add_dtype, results_folder
+from bench_files import check_rows_file, object_or_none
+from bench_parts import check_drafts, model_named, rows_of, weights_hash
 
 from vtrim_hf import DecodeReport
 from vtrim_hf.chat_data import open_chat_data
@@ -70,9 +72,16 @@ def measured(
         **how,
     }
     done, report = output / CALL_JSON, output / REPORT_JSON
-    if done.is_file() and report.is_file() and json.loads(done.read_text("utf-8")) == call:
-        print(f"{report} is of this call already; delete the folder to measure anew")
-        return DecodeReport.load(report)
+    if report.is_file() and object_or_none(done) == call:
+        try:
+            there = DecodeReport.load(report)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            print(f"{report} is damaged: it is measured anew")
+        else:
+            print(f"{report} is of this call already; delete the folder to measure anew")
+            return there
+    for rows in sorted(output.glob("*.rows.jsonl")):
+        check_rows_file(rows, ["prompt", "entries"])
     done.unlink(missing_ok=True)
     found = measure_draft(
         target,
@@ -210,28 +219,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--draft-length", type=int, default=4)
     parser.add_argument("--threshold", type=float, help="for all, instead of each draft's own")
-    parser.add_argument("--dtype", default="bfloat16", help="of target and drafts")
-    parser.add_argument("--output", type=Path, default=Path("bench_trained_draft"))
+    add_dtype(parser, "of target and drafts")
+    parser.add_argument("--output", type=results_folder, default=Path("bench_trained_draft"))
     args = parser.parse_args(argv)
     if min(args.prompts, args.max_new_tokens, args.draft_length) < 1:
         parser.error("--prompts, --max-new-tokens and --draft-length must be at least 1")
     if args.threshold is not None and not 0 <= args.threshold <= 1:
         parser.error(f"--threshold must lie in [0, 1], got {args.threshold}")
 
-    target, trained = NamedModel(args.target), NamedModel(args.draft)
-    prompts = read_prompts(args.data, target.tokenizer, args.prompts)
+    target, trained = model_named(args.target), NamedModel(args.draft)
+    rows_of(trained, target)
+    try:
+        prompts = read_prompts(args.data, target.tokenizer, args.prompts)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--data {args.data} cannot be read: {error}") from error
     if len(prompts) < args.prompts:
         raise SystemExit(f"{args.data} holds {len(prompts)} prompts, asked for {args.prompts}")
     drafts: dict[str, Loadable] = {"draft": trained, "full": ExtendedDraft(trained, target)}
+    named = [trained]
     if args.trained_full:
         whole = NamedModel(args.trained_full)
-        rows = whole.config.draft_vocab_size
+        named.append(whole)
+        rows = rows_of(whole, target)
         if rows != target.vocab_size:
             raise SystemExit(
                 f"--trained-full {whole} has {rows:,} rows, the target's vocabulary "
                 f"{target.vocab_size:,}: name a draft of vtrim train --vocabulary full"
             )
         drafts["trained_full"] = whole
+    check_drafts(target, named, args.dtype)
     if args.threshold is not None:
         drafts = {name: WithThreshold(draft, args.threshold) for name, draft in drafts.items()}
     same = {"max_new_tokens": args.max_new_tokens, "draft_length": args.draft_length}

@@ -28,10 +28,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from bench_arguments import add_dtype, add_places, data_folder
+from bench_files import kept_rows
+from bench_parts import check_drafts, model_named
 from bench_results import (
-    add_places,
     command_line,
-    data_folder,
     digest_of,
     ended_after,
     machines_of,
@@ -45,7 +46,6 @@ from vllm_report import FULL, TRIMMED, WAYS, cell_of, draw, markdown
 from vtrim_hf.decoding_ways import machine_facts
 from vtrim_hf.embedded_models import resolve_model
 from vtrim_hf.kept_rows import KeptRows
-from vtrim_hf.named_models import NamedModel
 
 DIGITS = 16  # of a text's hash
 NUMBERS = ("prompts", "max_prompt_tokens", "max_new_tokens", "draft_length", "rounds")
@@ -112,7 +112,7 @@ def measure(
 
 def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
     """Measure every domain that is not measured yet."""
-    domains, target = domains_of(args.draft, args.data), NamedModel(args.target)
+    domains, target = domains_of(args.draft, args.data), model_named(args.target)
     check_trimmed(domains, target)
     (machine,) = machines_of([machine_facts(SimpleNamespace(device=torch.device("cpu")))])
     there = installed(args.vllm_python)
@@ -132,6 +132,10 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
         domain.name: prompts_of(domain, target.tokenizer, args.prompts, args.max_prompt_tokens)
         for domain in domains
     }
+    # All that can be refused is refused before anything is measured.
+    for domain in domains:
+        check_drafts(target, [domain.draft], args.dtype)
+        domain.draft.release()
     room = args.max_prompt_tokens + args.max_new_tokens + args.draft_length + 1
     args.output.mkdir(parents=True, exist_ok=True)
     exports, logs = args.work / "exports", args.work / "logs"
@@ -143,7 +147,9 @@ def run(args: argparse.Namespace, command: str, say: Say = print) -> None:
             if found["domains"].get(domain.name, {}).get("call") == digest:
                 say(f"{domain.name} is measured already; delete {args.output} to measure anew")
                 continue
-            kept = KeptRows.beside(args.work / f"{domain.name}.json", {**call, **place})
+            kept = kept_rows(
+                args.work / f"{domain.name}.json", {**call, **place}, ["at_once", "round", "way"]
+            )
             if kept.rows:
                 say(f"{domain.name}: going on, {len(kept.rows)} answers of all prompts are done")
             rows = prepare(domain, target, args.dtype, exports / domain.name)
@@ -199,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--concurrency", type=int, nargs="+", default=[1], help="texts at a time, such as 1 4"
     )
-    parser.add_argument("--dtype", default="bfloat16", help="of target and drafts")
+    add_dtype(parser, "of target and drafts")
     add_places(parser, "vllm")
     args = parser.parse_args(argv)
     if min(*(getattr(args, name) for name in NUMBERS), *args.concurrency) < 1:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_files import kept_rows
 from bench_results import FIGURES, REPORT, command_line, digest_of, file_hash, write_figures
 from vocabulary_figures import ALPHAS, FLOORS, crossed, grid, paper_run, sayable, ways
 from vocabulary_plots import draw_heat_map
@@ -53,7 +54,6 @@ from vocabulary_runs import (
 from vocabulary_targets import Target
 
 from vtrim_hf import TokenCounts
-from vtrim_hf.kept_rows import KeptRows
 
 SCRIPT = "bench_vocabulary.py"
 FORMAT = 1  # raise it when a target would be measured or told otherwise
@@ -130,7 +130,7 @@ def measure(
         say(f"{target.slug}: nobody answers in {', '.join(unanswered)}: left out")
     raw = np.sum([one.raw for one in texts.values()], axis=0)
     general = counts[GENERAL].array("search") if GENERAL in counts else None
-    kept = KeptRows.beside(output / FIGURES, call)
+    kept = kept_rows(output / FIGURES, call, ["domain", "tokens", "grid"])
     done = {row["domain"] for row in kept.rows}
     if done:
         say(f"{target.slug}: going on, {len(done)} domains are searched already")

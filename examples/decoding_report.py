@@ -173,6 +173,12 @@ def markdown(found: Mapping[str, Any]) -> str:
     if longest is not None:
         left_out = ", ".join(f"{n} {one['left_out']}" for n, one in sets.items())
         lines += ["", f"Prompts of more than {longest:,} characters are left out: {left_out}."]
+    torn = [f"{n} {one['unreadable']}" for n, one in sets.items() if one.get("unreadable")]
+    if torn:
+        lines += [
+            "",
+            f"Rows without a prompt that can be read are passed over: {', '.join(torn)}.",
+        ]
     if found["not_yet_measured"]:
         lines += ["", f"Not measured yet: {', '.join(found['not_yet_measured'])}."]
     lines += ["", "![Speed-ups](report.png)", "", "## Beside the paper", "", *_claims(found)]

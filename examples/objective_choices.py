@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_files import object_or_none
 from bench_parts import Constant, OtherRows, check_rows, required_ids
 from bench_trained_draft import measured
 
@@ -87,10 +88,12 @@ def with_chosen(sizes: Sequence[int], chosen: Sequence[int]) -> tuple[list[int],
 def kept_timing(output: Path, call: Mapping[str, Any], make: Callable[[], Any]) -> LatencyModel:
     """Return timings that were made for the same call before; else make and keep them."""
     place = output / "timing.json"
-    if place.is_file():
-        there = json.loads(place.read_text("utf-8"))
-        if there["call"] == call:
+    there = object_or_none(place) or {}  # to time it again costs little
+    if there.get("call") == call:
+        try:
             return LatencyModel.from_dict(there["latency"])
+        except (KeyError, TypeError, ValueError):
+            print(f"{place} is damaged: it is timed again")
     latency: LatencyModel = make()
     output.mkdir(parents=True, exist_ok=True)
     kept = {"call": call, "latency": latency.to_dict()}

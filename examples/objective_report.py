@@ -15,6 +15,7 @@ OBJECTIVES = {
     "throughput_by_counts": "the same; what the draft covers is told by the counts",
     "tpe": "Optuna's TPE; needs a measurement a trial",
 }
+WHERE = {"search": "search part", "test": "test data"}
 
 # --- words -----------------------------------------------------------------------------------
 
@@ -46,6 +47,12 @@ def markdown(found: Mapping[str, Any]) -> str:
             "",
             f"Prompts of more than {settings['longest_prompt']:,} characters are left out: "
             f"{left_out['search']} of the search part, {left_out['test']} of the test data.",
+        ]
+    torn = [f"{n} of the {WHERE[part]}" for part, n in found.get("unreadable", {}).items() if n]
+    if torn:
+        lines += [
+            "",
+            f"Rows without a prompt that can be read are passed over: {', '.join(torn)}.",
         ]
     lines += ["", "![Predicted and measured](report.png)", "", "## Sizes", "", *_sizes(found)]
     lines += [

@@ -177,11 +177,7 @@ def quality() -> str:
             found = one[dtype]
             same, number = found["identical"]
             metric = SCORES[name]
-            scores = [
-                f"{percent(found[way][metric])} ({percent(found[way]['low'])} to "
-                f"{percent(found[way]['high'])})"
-                for way in ("plain", "draft")
-            ]
+            scores = [parts.scored(found[way], metric) for way in ("plain", "draft")]
             length = found["acceptance_length"]
             rows.append(
                 [

@@ -25,6 +25,13 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{share:.{digits}%}".replace("%", " %")
 
 
+def scored(found: dict[str, float], metric: str) -> str:
+    """Return a score with its 95 % interval, where that is not the score itself."""
+    score, low, high = (percent(found[name]) for name in (metric, "low", "high"))
+    same = found["low"] == found["high"] == found[metric]
+    return score if same else f"{score} ({low} to {high})"
+
+
 def table(heads: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table, with a line break at its end."""
     lines = [heads, ["---"] * len(heads), *rows]

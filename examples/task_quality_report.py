@@ -31,6 +31,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             *table(HEADS, [line(n, one, dtype) for n, one in tasks.items() for dtype in DTYPES]),
             "",
             verdict([one["float32"] for one in tasks.values()]),
+            *missing_intervals(tasks),
             "",
             f"![Scores alone and with the draft, and acceptance length]({PICTURE})",
             "",
@@ -73,8 +74,31 @@ def line(name: str, one: Mapping[str, Any], dtype: str) -> list[str]:
 
 
 def share(found: Mapping[str, Any], name: str) -> str:
-    """Write a score with its 95 % interval."""
+    """Write a score with its 95 % interval, where it has one that tells anything."""
+    if without_interval(found, name):
+        return f"{found[name]:.1%}"
     return f"{found[name]:.1%} ({found['low']:.1%} to {found['high']:.1%})"
+
+
+def without_interval(found: Mapping[str, Any], name: str) -> bool:
+    """Whether the interval is the score itself, as if there could be no other."""
+    return bool(found["low"] == found["high"] == found[name])
+
+
+def missing_intervals(tasks: Mapping[str, Any]) -> list[str]:
+    """Say why some scores have no interval, if some have none."""
+    if any(
+        without_interval(one[dtype][way], TASKS[name].metric)
+        for name, one in tasks.items()
+        for dtype in DTYPES
+        for way in ("plain", "draft")
+    ):
+        return [
+            "",
+            "A score without an interval is the same whichever of the texts are drawn anew, as "
+            "where nothing is right in any of them: that does not tell how far off it may be.",
+        ]
+    return []
 
 
 def verdict(parts: list[Mapping[str, Any]]) -> str:

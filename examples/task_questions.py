@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from vtrim_hf.chat_data import open_chat_data
 from vtrim_hf.chat_messages import MalformedRow, Message, content_text
 from vtrim_hf.chat_rendering import ChatRenderer
 from vtrim_hf.chat_rows import Conversation, read_row
+from vtrim_hf.metrics.call_match.function_calls import call_match
+from vtrim_hf.metrics.entity_f1.entity_lists import entity_f1
+from vtrim_hf.metrics.number_match.final_numbers import number_match
 
 SHOT_CHARACTERS = 1500  # of a conversation that is shown
 
@@ -23,23 +26,29 @@ class Task:
     Attributes:
         title: for people.
         metric: the `evaluate` module, whose main output has the same name.
+        score: what that module computes with, of answers and right answers.
         new_tokens: of an answer at most, unless it is given.
         others: further outputs that are told.
     """
 
     title: str
     metric: str
+    score: Callable[[Sequence[str], Sequence[str]], object]
     new_tokens: int
     others: tuple[str, ...]
 
 
 TASKS = {
-    "math": Task("GSM8K, final number", "number_match", 256, ("unanswered",)),
+    "math": Task("GSM8K, final number", "number_match", number_match, 256, ("unanswered",)),
     "ner": Task(
-        "named entities, F1", "entity_f1", 128, ("precision", "recall", "exact", "unreadable")
+        "named entities, F1",
+        "entity_f1",
+        entity_f1,
+        128,
+        ("precision", "recall", "exact", "unreadable"),
     ),
     "function_calling": Task(
-        "function calls, all right", "call_match", 192, ("name_match", "unreadable")
+        "function calls, all right", "call_match", call_match, 192, ("name_match", "unreadable")
     ),
 }
 """By the name of their folder."""
@@ -60,8 +69,10 @@ class Questions:
     longer: int
 
 
-def conversations(path: Path) -> Iterator[Conversation]:
+def conversations(path: Path) -> Iterator[tuple[int, Conversation]]:
     """Give the conversations of a file that end in an answer of text, whatever shape rows have.
+
+    Each stands behind the number of its line.
 
     Raises:
         SystemExit: if there is no such file.
@@ -75,7 +86,7 @@ def conversations(path: Path) -> Iterator[Conversation]:
             continue
         last = found.messages[-1] if len(found.messages) > 1 else {}
         if last.get("role") == "assistant" and isinstance(last.get("content"), str):
-            yield found
+            yield row.line, found
 
 
 def examples(path: Path, number: int) -> list[Message]:
@@ -88,7 +99,7 @@ def examples(path: Path, number: int) -> list[Message]:
     """
     short = (
         one.messages
-        for one in conversations(path)
+        for _, one in conversations(path)
         if sum(len(content_text(turn.get("content"))) for turn in one.messages) <= SHOT_CHARACTERS
         and one.messages[-1]["content"].strip() not in ("", "{}", "[]")
         and not one.tools
@@ -103,19 +114,21 @@ def examples(path: Path, number: int) -> list[Message]:
 
 
 def read_questions(
-    folder: Path, tokenizer: Any, number: int, *, shots: int, longest: int
+    folder: Path, task: Task, tokenizer: Any, number: int, *, shots: int, longest: int
 ) -> Questions:
     """Take the first prompts of a task's test part that are not too long.
 
     Args:
         folder: with train.jsonl and test.jsonl.
+        task: what is asked; every right answer must be one that it can score.
         tokenizer: the target's.
         number: how many.
         shots: conversations of the training part that are shown before each.
         longest: tokens of a prompt.
 
     Raises:
-        SystemExit: if there are fewer prompts or conversations.
+        SystemExit: if there are fewer prompts or conversations, or a right answer cannot be
+            scored.
         ValueError: if the tokenizer has no chat template.
     """
     before = examples(folder / "train.jsonl", shots) if shots else []
@@ -123,7 +136,8 @@ def read_questions(
     prompts: list[list[int]] = []
     answers: list[str] = []
     longer = 0
-    for one in conversations(folder / "test.jsonl"):
+    test = folder / "test.jsonl"
+    for line, one in conversations(test):
         if len(prompts) == number:
             break
         asked = Conversation("messages", (*before, *one.messages[:-1]), one.tools)
@@ -131,11 +145,19 @@ def read_questions(
         if ids.size > longest:
             longer += 1
             continue
+        answer = one.messages[-1]["content"]
+        try:
+            task.score([answer], [answer])
+        except ValueError as error:
+            raise SystemExit(
+                f"{test}:{line}: the right answer {str(error).removeprefix('reference 0 ')}, or "
+                f"{task.metric} cannot score by it: mend the row or take it out"
+            ) from error
         prompts.append(ids.tolist())
-        answers.append(one.messages[-1]["content"])
+        answers.append(answer)
     if len(prompts) < number:
         raise SystemExit(
-            f"{folder / 'test.jsonl'} holds {len(prompts)} prompts of at most {longest:,} tokens, "
+            f"{test} holds {len(prompts)} prompts of at most {longest:,} tokens, "
             f"asked for {number}: lower --prompts or raise --max-prompt-tokens"
         )
     return Questions(prompts, answers, longer)

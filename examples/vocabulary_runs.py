@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_results import FIGURES, REPORT, data_folder, file_hash
+from bench_arguments import data_folder, results_folder
+from bench_files import damaged, read_object
+from bench_results import FIGURES, REPORT, file_hash
 from vocabulary_targets import Target, slug_of
 
 from vtrim_hf.chat_data import open_chat_data
@@ -38,7 +40,9 @@ def parsed(
     parser.add_argument("--layer-of", help="model whose config counts; for tokenizers alone")
     parser.add_argument("--domains", nargs="+", help="only these")
     parser.add_argument("--heldout", type=float, default=0.2, help="share of train.jsonl")
-    parser.add_argument("--output", type=Path, default=Path(output), help="a folder a target")
+    parser.add_argument(
+        "--output", type=results_folder, default=Path(output), help="a folder a target"
+    )
     args = parser.parse_args(argv)
     args.target = args.target or ["smollm2"]
     if not 0 < args.heldout < 1:
@@ -52,7 +56,8 @@ def targets_of(args: argparse.Namespace, script: str) -> Iterator[tuple[Target, 
     """Give each target and the folder of its results, one after the other.
 
     Raises:
-        SystemExit: if one of these folders holds figures of another target or script.
+        SystemExit: if one of these folders holds figures of another target or script, or what
+            is damaged.
     """
     outputs = {name: args.output / slug_of(name) for name in args.target}
     for name, output in outputs.items():
@@ -65,8 +70,10 @@ def _refuse_others(name: str, script: str, figures: Path) -> None:
     """Let nothing be written over the figures of a target whose short name is the same."""
     if not figures.is_file():
         return
-    there = json.loads(figures.read_text("utf-8"))
-    held = there["facts"]["target"]
+    there = read_object(figures, ["facts"])
+    held = there.get("facts", {}).get("target")
+    if held is None or not isinstance(there.get("command"), str):
+        raise damaged(figures, "it must tell of its target and its command")
     if held != name or f"examples/{script}" not in there["command"]:
         raise SystemExit(
             f"{figures} must be of the target {name} and of {script} to be written anew, and is "
@@ -200,7 +207,7 @@ def measured_already(output: Path, name: str, say: Callable[[str], None]) -> dic
     figures = output / FIGURES
     if not figures.is_file():
         return None
-    there: dict[str, Any] = json.loads(figures.read_text("utf-8"))
+    there = read_object(figures)
     if there.get("call") != name:
         return None
     say(f"{figures} is of this call already; delete it to measure anew")

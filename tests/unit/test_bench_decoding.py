@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -62,6 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_eagle(target).save_pretrained(folder / "wide")
     (folder / "data/ood").mkdir()
     write_rows(folder / "data/ood/gsm8k.jsonl", "train", 0, 6)
+    with (folder / "data/ood/gsm8k.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"messages": [{"role": "us')
     return folder
 
 
@@ -132,6 +135,7 @@ def test_it_measures_every_way_on_every_set(
         assert there.draft.facts["dtype"] == "float32"
         assert one["identical_in_float32"] == [2, 2]
         assert one["out_of_distribution"] == (name == "general_on_gsm8k")
+        assert one["unreadable"] == (name == "general_on_gsm8k")  # its last line is torn
         assert one["optimised"]["k"] == expected[name]["optimised"]
         assert one["optimised"]["counted"].endswith(f"data/{one['draft']}/train.jsonl")
     assert report.entries["lookup"].facts["arguments"] == {"prompt_lookup_num_tokens": "2"}
@@ -141,8 +145,10 @@ def test_it_measures_every_way_on_every_set(
         "report.png",
         "work",
     }
-    text = (tmp_path / "report.md").read_text("utf-8")
-    assert text in capsys.readouterr().out
+    text, said = (tmp_path / "report.md").read_text("utf-8"), capsys.readouterr().out
+    assert text in said
+    assert "gsm8k.jsonl: 1 rows have no prompt that can be read and are passed over, the" in said
+    assert "are passed over: general_on_gsm8k 1.\n" in text
     assert "python examples/bench_decoding.py --target " in text
     assert f"- `optimised`: k* = {ner['optimised']:,} of " in text
     assert f"- `trimmed`: as it was trained, {len(KEPT)} rows" in text
@@ -205,9 +211,10 @@ def test_each_draft_has_a_row_of_its_own_on_a_set_outside(bench: Any) -> None:
         assert f"`trimmed`, k = {k} | +{k}.0 %" in line
 
 
-def test_the_committed_figures_give_a_report(bench: Any) -> None:
+def test_the_committed_report_is_that_of_its_figures(bench: Any) -> None:
     folder = EXAMPLES / "evidence/decoding"
     text = bench.markdown(figures(folder))
+    assert text == (folder / "report.md").read_text("utf-8")
     for name, one in figures(folder)["sets"].items():
         assert f"## {name}\n" in text
         assert f"{one['data']} ({one['data_sha256'][:16]}), " in text
@@ -408,7 +415,7 @@ def test_other_rows_than_were_asked_for_are_noticed(
 def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
     bench: Any, folder: Path, tmp_path: Path
 ) -> None:
-    parts = importlib.import_module("bench_parts")
+    prompts = importlib.import_module("bench_prompts")
     tokenizer = make_byte_tokenizer()
     with (tmp_path / "many.jsonl").open("w", encoding="utf-8") as file:
         for number in range(9):
@@ -419,11 +426,11 @@ def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
             file.write("\n")
 
     def said(number: int, longest: int | None = None) -> tuple[list[str], int]:
-        prompts, left_out = parts.spread_prompts(
-            tmp_path / "many.jsonl", tokenizer, number, longest
-        )
-        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in prompts]
-        return [next(letter for letter in text if letter.isdigit()) for text in texts], left_out
+        found = prompts.spread_prompts(tmp_path / "many.jsonl", tokenizer, number, longest)
+        assert found.unreadable == 0
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in found.prompts]
+        digits = [next(letter for letter in text if letter.isdigit()) for text in texts]
+        return digits, found.left_out
 
     assert said(3) == (["0", "3", "6"], 0)
     assert said(4, 49) == (["0", "2", "5", "7"], 1)
@@ -445,6 +452,13 @@ def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
         (["--draft", "ner={0}/drafts/ner", "--trained-full", "sql=x"], "no --draft of this name"),
         (["--draft", "ner={0}/drafts/ner", "--counts", "sql=x"], "no --draft of this name"),
         (["--draft", "ner={0}/drafts/ner", "--counts", "x"], "--counts x must be NAME=FILE"),
+        (["--draft", "ner={0}/drafts/ner", "--counts", "ner={0}/no"], "no must be what `vtrim"),
+        (
+            ["--draft", "ner={0}/drafts/ner", "--general-counts", "{0}/data/ner/train.jsonl"],
+            r"train.jsonl must be what `vtrim count` wrote",
+        ),
+        (["--draft", "ner={0}/drafts/ner", "--target", "{0}/no"], "--target must be .*, got .*no"),
+        (["--draft", "ner={0}/drafts/ner", "--assistant", "{0}/no"], "--assistant must be .*no"),
         (
             ["--draft", "ner={0}/drafts/ner", "--trained-full", "ner={0}/drafts/ner"],
             "not the whole vocabulary",
@@ -454,9 +468,24 @@ def test_prompts_are_from_all_over_a_file_and_long_ones_can_be_left_out(
 def test_wrong_arguments_are_said(
     bench: Any, folder: Path, tmp_path: Path, changed: list[str], told: str
 ) -> None:
-    with pytest.raises((SystemExit, OSError), match=told):
+    with pytest.raises(SystemExit, match=told):
         bench.main([*words(folder, tmp_path), *(word.format(folder) for word in changed)])
     assert not (tmp_path / "figures.json").exists()
+
+
+def test_a_draft_of_another_target_is_refused_before_anything_is_measured(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    """It has the target's width, and is not the first one."""
+    shutil.copytree(folder / "drafts/ner", tmp_path / "other")
+    config = json.loads((tmp_path / "other/config.json").read_text("utf-8"))
+    config["target_num_hidden_layers"] = 28
+    (tmp_path / "other/config.json").write_text(json.dumps(config), "utf-8")
+    drafts = [f"ner={folder / 'drafts/ner'}", f"general={tmp_path / 'other'}"]
+    call = [*words(folder, tmp_path), "--draft", drafts[0], "--draft", drafts[1]]
+    with pytest.raises(SystemExit, match=r"other cannot draft for .*target: .*28"):
+        bench.main([*call, "--ood-draft", ""])
+    assert not (tmp_path / "work").exists()
 
 
 def test_numbers_below_one_are_refused(

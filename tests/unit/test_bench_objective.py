@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_rows(folder / "data" / name / "test.jsonl", "city", 0, 6)
     # The same prompts in a file of other content.
     rows = (folder / "data/sql/test.jsonl").read_text("utf-8")
+    (folder / "empty.jsonl").write_text("", "utf-8")
     (folder / "leaked.jsonl").write_text(f"{rows}\n", "utf-8")
     return folder
 
@@ -282,6 +283,26 @@ def test_the_objectives_choose_as_the_package_does(choices_of: Any, folder: Path
     assert alone[1]["throughput"] == pytest.approx([choices["throughput"]["predicted"]])
 
 
+def test_the_committed_reports_are_those_of_their_figures(bench: Any) -> None:
+    folder = EXAMPLES / "evidence/objective"
+    found = json.loads((folder / "figures.json").read_text("utf-8"))
+    assert found["format"] == bench.FORMAT
+    assert bench.summary(found) == (folder / "report.md").read_text("utf-8")
+    for domain in found["domains"]:
+        place = folder / domain / "figures.json"
+        one = json.loads(place.read_text("utf-8"))
+        assert one["format"] == bench.FORMAT, place
+        assert bench.markdown(one) == place.with_name("report.md").read_text("utf-8"), place
+
+
+def test_torn_rows_are_told(bench: Any) -> None:
+    place = EXAMPLES / "evidence/objective/sql/figures.json"
+    found = json.loads(place.read_text("utf-8"))
+    assert "passed over" not in bench.markdown(found)
+    found["unreadable"] = {"search": 0, "test": 2}
+    assert "be read are passed over: 2 of the test data.\n" in bench.markdown(found)
+
+
 def test_sizes_are_around_the_trained_one(bench: Any) -> None:
     sizes = bench.sizes_around(6000, 300, 9000, 49_152)
     assert len(sizes) == 10
@@ -319,10 +340,10 @@ def test_tpe_finds_a_peak_and_plays_the_same_trials_again(choices_of: Any) -> No
 
 
 def test_only_the_search_part_is_asked(bench: Any, folder: Path) -> None:
-    parts = importlib.import_module("bench_parts")
+    prompts = importlib.import_module("bench_prompts")
     path = folder / "data/sql/train.jsonl"
     counts = TokenCounts.from_dataset(str(path), make_byte_tokenizer(), progress=False)
-    rows = list(parts.search_rows(path, 0.2, 300))
+    rows = list(prompts.search_rows(path, 0.2, 300))
     assert 0 < counts.conversations("search") == len(rows) < 30
     own = TokenCounts.from_dataset(rows, make_byte_tokenizer(), heldout=0.0, progress=False)
     assert own.array().tolist() == counts.array("search").tolist()
@@ -340,6 +361,10 @@ def test_timings_of_another_call_are_made_anew(choices_of: Any, tmp_path: Path) 
     assert len(made) == 1
     assert choices_of.kept_timing(tmp_path, {"draft": "b"}, time_it) != first
     assert len(made) == 2
+    for number, torn in enumerate(('{"call": {"dra', "[]", '{"call": {"draft": "b"}}'), 3):
+        (tmp_path / "timing.json").write_text(torn, "utf-8")
+        choices_of.kept_timing(tmp_path, {"draft": "b"}, time_it)
+        assert len(made) == number
 
 
 def test_predictions_are_ranked_beside_medians(bench: Any) -> None:
@@ -414,6 +439,8 @@ def test_the_fastest_choice_is_recommended_and_what_cannot_be_told_from_it_is_na
         (["--draft", "sql={0}/target"], "no draft of this package"),
         (["--draft", "{0}/data"], "must be NAME=DRAFT"),
         (["--search-data", "{0}/none.jsonl"], "there is no .*none.jsonl"),
+        (["--search-data", "{0}/empty.jsonl"], "empty.jsonl "),
+        (["--counts", "{0}/data/sql/train.jsonl"], "train.jsonl must be what `vtrim count` wrote"),
         (["--search-data", "{0}/data/sql/test.jsonl"], "has the content of .*sql/test.jsonl"),
         (
             ["--search-data", "{0}/leaked.jsonl", "--search-prompts", "3", "--prompts", "6"],
@@ -433,6 +460,9 @@ def test_wrong_arguments_are_said(
     ("changed", "told"),
     [
         (["--trials", "0"], "--trials must be at least 1"),
+        (["--longest-prompt", "-1"], "must be a whole number of at least 1, got -1"),
+        (["--dtype", "float23"], "invalid choice: 'float23'"),
+        (["--minutes", "nan"], "must be a number of minutes of at most 525,600, got nan"),
         (["--trial-prompts", "3"], "--trial-prompts must not be more than --search-prompts"),
     ],
 )

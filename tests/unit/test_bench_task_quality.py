@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -268,17 +269,19 @@ def test_prompts_begin_with_short_answered_conversations(
     train = folder / "data" / "ner" / "train.jsonl"  # a long one, one of Ada, one without entity
     assert [turn["content"] for turn in asked.examples(train, 1)] == list(ROWS["ner"][0])
     data = folder / "data" / "math"
-    found = asked.read_questions(data, byte_tokenizer, 3, shots=1, longest=400)
+    found = asked.read_questions(
+        data, asked.TASKS["math"], byte_tokenizer, 3, shots=1, longest=400
+    )
     assert found.answers == [answer for _, answer in ROWS["math"]]
     text = byte_tokenizer.decode(found.prompts[1])
     assert [text.count(part) for part in ("1 + 1?", "#### 2", "2 + 3?", "#### 5")] == [1, 1, 1, 0]
     assert text.endswith("<|im_start|>assistant\n")
-    bare = asked.read_questions(data, byte_tokenizer, 1, shots=0, longest=400)
+    bare = asked.read_questions(data, asked.TASKS["math"], byte_tokenizer, 1, shots=0, longest=400)
     assert "#### 2" not in byte_tokenizer.decode(bare.prompts[0])
     with pytest.raises(SystemExit, match="holds 3 prompts of at most 400 tokens, asked for 4"):
-        asked.read_questions(data, byte_tokenizer, 4, shots=1, longest=400)
+        asked.read_questions(data, asked.TASKS["math"], byte_tokenizer, 4, shots=1, longest=400)
     with pytest.raises(SystemExit, match=r"there is no .*build_domains.py makes it"):
-        asked.read_questions(folder, byte_tokenizer, 1, shots=0, longest=400)
+        asked.read_questions(folder, asked.TASKS["math"], byte_tokenizer, 1, shots=0, longest=400)
 
 
 def test_fewer_conversations_than_shots_are_refused(
@@ -287,33 +290,90 @@ def test_fewer_conversations_than_shots_are_refused(
     with pytest.raises(
         SystemExit, match=r"train.jsonl holds 1 answered .* asked for 2: lower --shots"
     ):
-        asked.read_questions(folder / "data" / "ner", byte_tokenizer, 1, shots=2, longest=400)
+        asked.read_questions(
+            folder / "data" / "ner", asked.TASKS["ner"], byte_tokenizer, 1, shots=2, longest=400
+        )
 
 
 def test_rows_are_read_in_every_shape(asked: Any, tmp_path: Path, byte_tokenizer: Any) -> None:
-    turns = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "Ada"}]
-    said = [{"from": "human", "value": "who?"}, {"from": "gpt", "value": "Ada"}]
+    task = asked.TASKS["math"]
+    turns = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "7"}]
+    said = [{"from": "human", "value": "who?"}, {"from": "gpt", "value": "7"}]
     called = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
     rows = [
         {"messages": turns},
         {"vtrim_record": 1},
         {"conversations": said},
         {"messages": [turns[0], called]},  # has no answer of text
-        {"prompt": "who?", "completion": "Ada"},
+        {"prompt": "who?", "completion": "7"},
         {"messages": turns[:1]},
-        {"instruction": "who?", "output": "Ada"},
+        {"instruction": "who?", "output": "7"},
     ]
     for name in ("train", "test"):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    found = asked.read_questions(tmp_path, byte_tokenizer, 4, shots=4, longest=4000)
-    assert found.answers == ["Ada"] * 4
+    found = asked.read_questions(tmp_path, task, byte_tokenizer, 4, shots=4, longest=4000)
+    assert found.answers == ["7"] * 4
     assert found.prompts == [found.prompts[0]] * 4
     assert byte_tokenizer.decode(found.prompts[0]).count("who?") == 5
     # As the tokenizer itself renders it.
-    bare = asked.read_questions(tmp_path, byte_tokenizer, 1, shots=0, longest=4000)
+    bare = asked.read_questions(tmp_path, task, byte_tokenizer, 1, shots=0, longest=4000)
     rendered = byte_tokenizer.apply_chat_template(turns[:1], add_generation_prompt=True)
     assert bare.prompts == [list(rendered["input_ids"])]
+
+
+@pytest.mark.parametrize(
+    ("task", "wrong", "told"),
+    [
+        ("math", "no idea", "must hold a number, got 'no idea'"),
+        ("ner", "Ada", "must be a JSON object of lists by kind, got 'Ada'"),
+        ("function_calling", "f(x=1)", "must be a JSON list of calls"),
+    ],
+)
+def test_right_answers_that_cannot_be_scored_are_named_before_any_is_asked(
+    bench: Any, folder: Path, tmp_path: Path, task: str, wrong: str, told: str
+) -> None:
+    data = tmp_path / "data" / task
+    write(data / "train.jsonl", ROWS[task])
+    write(data / "test.jsonl", [ROWS[task][0], ("again?", wrong)])
+    call = words(folder, tmp_path / "out", "--data", str(tmp_path / "data"), "--tasks", task)
+    with pytest.raises(SystemExit, match=f"test.jsonl:2: the right answer {told}"):
+        bench.main(call)
+    assert not list(tmp_path.glob("out/work/*"))
+
+
+def test_a_draft_of_another_target_is_refused_before_anything_is_answered(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "draft", tmp_path / "other")
+    config = json.loads((tmp_path / "other/config.json").read_text("utf-8"))
+    config["target_num_hidden_layers"] = 28
+    (tmp_path / "other/config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(SystemExit, match=r"other cannot draft for .*target: "):
+        bench.main(words(folder, tmp_path / "out", "--draft", f"ner={tmp_path / 'other'}"))
+    assert not list(tmp_path.glob("out/work/*"))
+
+
+def test_a_score_without_an_interval_of_its_own_is_told_alone(bench: Any) -> None:
+    report = importlib.import_module("task_quality_report")
+    flat = {"entity_f1": 0.0, "low": 0.0, "high": 0.0}
+    wide = {"entity_f1": 0.25, "low": 0.0, "high": 0.5}
+    assert report.share(flat, "entity_f1") == "0.0%"
+    assert report.share(wide, "entity_f1") == "25.0% (0.0% to 50.0%)"
+    parts = importlib.import_module("readme_parts")
+    assert parts.scored(flat, "entity_f1") == "0.0 %"
+    assert parts.scored(wide, "entity_f1") == "25.0 % (0.0 % to 50.0 %)"
+    tasks = {"ner": {dtype: {"plain": wide, "draft": wide} for dtype in report.DTYPES}}
+    assert report.missing_intervals(tasks) == []
+    tasks["ner"]["bfloat16"]["draft"] = flat
+    (_, said) = report.missing_intervals(tasks)
+    assert said.startswith("A score without an interval ")
+
+
+def test_the_committed_report_is_that_of_its_figures(bench: Any) -> None:
+    folder = EXAMPLES / "evidence/quality"
+    found = json.loads((folder / "figures.json").read_text("utf-8"))
+    assert bench.markdown(found) == (folder / "report.md").read_text("utf-8")
 
 
 def test_drafts_by_task(bench: Any) -> None:

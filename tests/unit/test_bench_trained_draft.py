@@ -156,6 +156,50 @@ def test_the_ratio_of_lengths_is_that_of_all_prompts(bench: Any) -> None:
     assert found["high"] == pytest.approx(1.0)  # the first one twice
 
 
+@pytest.mark.parametrize("name", ["call.json", "decode_report.json"])
+def test_what_is_damaged_is_measured_anew(
+    bench: Any, folder: Path, tmp_path: Path, name: str
+) -> None:
+    bench.main(words(folder, tmp_path))
+    whole = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
+    for torn in (b'{"rows": ', b"[]", b"{}", b"\xff"):
+        (tmp_path / name).write_bytes(torn)
+        bench.main(words(folder, tmp_path))
+        assert DecodeReport.load(tmp_path / "decode_report.json").rows
+        assert (tmp_path / "call.json").read_bytes() == whole[tmp_path / "call.json"]
+
+
+def test_rows_of_something_else_are_named(bench: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "decode_report.0123456789ab.rows.jsonl").write_text('{"a": 1}\n', "utf-8")
+    with pytest.raises(SystemExit, match=r"ab.rows.jsonl:1 is no row .* must have 'prompt'"):
+        bench.main(words(folder, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--data", "{0}/no.jsonl"], "--data .*no.jsonl cannot be read"),
+        (["--target", "{0}/no"], "--target must be .*no"),
+        (["--draft", "{0}/no"], "no must be the folder or Hub id of a draft"),
+        (["--trained-full", "{0}/target"], "target is no draft of this package"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    bench: Any, folder: Path, tmp_path: Path, more: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit, match=told):
+        bench.main([*words(folder, tmp_path), *(word.format(folder) for word in more)])
+
+
+def test_a_file_is_no_folder_of_results(
+    bench: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(SystemExit):
+        bench.main(words(folder, tmp_path / "file"))
+    assert "file must be a folder, and" in capsys.readouterr().err
+
+
 def test_too_few_prompts_are_said(bench: Any, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="holds 4 prompts, asked for 9"):
         bench.main([*words(folder, tmp_path), "--prompts", "9"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -262,6 +263,25 @@ def test_longer_prompts_are_passed_over_and_named(
     assert longer == [2, 4]  # the last one comes after all that are asked
     told = report.passed_over({"longer": [2, 7]}, 1024)
     assert told == "and 2 of more than 1,024 tokens passed over: 2, 7"
+
+
+def test_a_draft_of_another_target_is_refused_before_anything_is_served(
+    bench: Any, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "draft", tmp_path / "other")
+    config = json.loads((tmp_path / "other/config.json").read_text("utf-8"))
+    config["target_num_hidden_layers"] = 28
+    (tmp_path / "other/config.json").write_text(json.dumps(config), "utf-8")
+    more = ["--draft", f"law={tmp_path / 'other'}", "--data", f"law={folder / 'other.jsonl'}"]
+    with pytest.raises(SystemExit, match=r"other cannot draft for .*target: "):
+        bench.main(words(folder, tmp_path / "out", *more))
+    assert not (tmp_path / "notes").exists()
+
+
+def test_the_committed_report_is_that_of_its_figures(bench: Any) -> None:
+    folder = EXAMPLES / "evidence/vllm"
+    found = json.loads((folder / "figures.json").read_text("utf-8"))
+    assert bench.markdown(found) == (folder / "report.md").read_text("utf-8")
 
 
 def test_it_ends_in_time(bench: Any, folder: Path, tmp_path: Path) -> None:

@@ -286,6 +286,19 @@ def test_figures_of_another_target_or_script_are_not_written_over(
     assert "targets must have different names" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"{}", b"\xff", b'{"facts": []}', b'{"facts": {"target": "x"}}']
+)
+def test_damaged_figures_are_named(
+    bench: Any, folder: Path, tmp_path: Path, content: bytes
+) -> None:
+    figures = tmp_path / "target-one/figures.json"
+    figures.parent.mkdir()
+    figures.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"figures.json is damaged: .*; delete it"):
+        bench.main(words(folder, tmp_path))
+
+
 def test_the_committed_figures_may_be_measured_again_by_their_own_commands(bench: Any) -> None:
     runs = importlib.import_module("vocabulary_runs")
     for kind in ("vocabulary", "stability"):
