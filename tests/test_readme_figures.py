@@ -72,7 +72,7 @@ FIGURES: dict[str, tuple[str, list[str | int]]] = {
     ),
     "objective": (
         "objective/figures.json",
-        ["domains", "sql", "choices", "utility 0.5", "of_best", "median"],
+        ["domains", "ner", "choices", "utility 0.5", "of_best", "median"],
     ),
 }
 

@@ -296,7 +296,7 @@ def test_the_committed_reports_are_those_of_their_figures(bench: Any) -> None:
 
 
 def test_torn_rows_are_told(bench: Any) -> None:
-    place = EXAMPLES / "evidence/objective/sql/figures.json"
+    place = EXAMPLES / "evidence/objective/ner/figures.json"
     found = json.loads(place.read_text("utf-8"))
     assert "passed over" not in bench.markdown(found)
     found["unreadable"] = {"search": 0, "test": 2}
