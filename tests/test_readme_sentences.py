@@ -84,6 +84,20 @@ def outside(*domains: str) -> str:
     return f"misses {min(shares):.0f} to {max(shares):.0f} %"
 
 
+def sizes_like_the_fastest() -> str:
+    every = read("evidence/objective/ner/figures.json")["measured"]
+    alike = [one["k"] for one in every if one["of_best"]["high"] >= 1]
+    others = [one["k"] for one in every if one["k"] not in alike]
+    assert max(alike) < min(others)
+    return f"from {min(alike)} to {max(alike):,} rows no size can be told from the fastest"
+
+
+def sizes_chosen_on_sql() -> str:
+    choices = read("evidence/objective_trained_full/figures.json")["choices"]
+    chosen = [one["k"] for name, one in choices.items() if name != "tpe"]
+    return f"{min(chosen):,} to {max(chosen):,} rows are as fast"
+
+
 SENTENCES: tuple[Callable[[], str], ...] = (
     lambda: f"its draft gains {gain('general')}.",
     lambda: f"gains {gain('function_calling')}.",
@@ -93,6 +107,8 @@ SENTENCES: tuple[Callable[[], str], ...] = (
     against_trained_full,
     minutes_of_training,
     cut_after_training,
+    sizes_like_the_fastest,
+    sizes_chosen_on_sql,
     lambda: f"{outside('sql', 'function_calling', 'ner')} of what this target",
     lambda: f"{outside('math', 'code')} and is as good",
 )
