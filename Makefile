@@ -81,7 +81,7 @@ bench-decoding: $(VENV)/.installed  ## trained drafts in and out of their domain
 	    $(foreach draft,$(FULL),--trained-full $(draft)) $(foreach counts,$(COUNTS),--counts $(counts)) $(if $(ASSISTANT),--assistant $(ASSISTANT)) \
 	    $(if $(LONGEST),--longest-prompt $(LONGEST)) $(if $(OUT),--output $(OUT))
 
-bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, SEARCH_DATA, LONGEST, OUT (20 minutes a domain)
+bench-objective: $(VENV)/.installed  ## which objective finds the fastest size: DATA, TARGET, DRAFT=NAME=FOLDER, COUNTS, SEARCH_DATA, LONGEST, OUT (20 to 40 minutes a domain)
 	$(call takes,DRAFT,DRAFTS,DRAFT=sql=drafts/sql)
 	$(if $(DRAFT),,$(error $@ needs the draft of one domain: make $@ DRAFT=sql=drafts/sql))
 	$(BIN)/python examples/bench_objective.py --data $(DATA) --target $(TARGET) --draft $(DRAFT) \
