@@ -22,10 +22,10 @@ prompts in turns, greedy, with the same n, each once for the clock and once for 
 report says by how much each choice falls short of the best size, and how the predictions of the
 ten sizes rank beside what was measured.
 
-With 12 prompts it took 20 and 38 minutes with SmolLM2 on two machines of 2 cores. After `--minutes` it ends, wherever it
-is, and the same command goes on. OUTPUT/NAME holds report.md, figures.json and report.png of the
-domain; OUTPUT has the same of all domains together, and says which objective chooses best and by
-how much. WORK/NAME holds what was measured, prompt by prompt.
+With 12 prompts it took 20 and 38 minutes with SmolLM2 on two machines of 2 cores. After
+`--minutes` it ends, wherever it is, and the same command goes on. OUTPUT/NAME holds report.md,
+figures.json and report.png of the domain; OUTPUT has the same of all domains together, and says
+which objective chooses best and by how much. WORK/NAME holds what was measured, prompt by prompt.
 """
 
 from __future__ import annotations
